@@ -1,0 +1,338 @@
+"""Embed and protect a corpus: read, validate, encode, protect, write, commit.
+
+The driver plans units of work; Ray Data hands them to actors; an actor reads its unit, encodes and protects it, and
+writes one file under a name that is a hash of the unit. A unit is done when its record lies in ``_units/``, which is
+written last, so a run that was killed continues with the units that are left. Noise is keyed, so a unit done twice is
+the same file twice.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs import sources, storage
+from jobs.cli import job_main
+from jobs.cluster import actor_count, ray_session
+from jobs.config import EncoderConfig, PrivatizeConfig
+from jobs.progress import console, steps
+from jobs.stages import RememberingEncoder, load_key, usable_vectors
+from jobs.summary import Summary
+from jobs.tracking import tracked
+from sparse_core.encoders import EncoderSpec, load_encoder
+from sparse_core.errors import SparseError
+from sparse_core.masks import Mask
+from sparse_core.noise import Key
+from sparse_core.policy import Policy
+
+CONFIG = PrivatizeConfig
+QUARANTINE_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("position", pa.string())])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will read, do and write."""
+
+    source: sources.Source
+    key: Key
+    mask: Mask | None
+    lines: tuple[str, ...]
+
+
+def plan(config: PrivatizeConfig) -> Plan:
+    """Check inputs, mask, key and output."""
+    _refuse_overlap(config)
+    source = sources.plan(config.input, columns=config.passthrough)
+    for column in config.passthrough:
+        if column in _RESERVED:
+            raise SparseError(f"passthrough: the output has a column {column!r} of its own; rename the input's.")
+    key = load_key(config.key)
+    mask = None
+    if config.mask is not None:
+        with storage.local_directory(config.mask) as local:
+            mask = Mask.load(local)
+        _refuse_other_model(mask, config)
+        # Building with the mask's own encoder proves that the parts fit before the model is loaded.
+        _policy(config, mask.info.encoder, mask)
+    rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
+    protection = config.protection
+    strength = f"epsilon {protection.epsilon:g}" if protection.epsilon else f"rho {protection.rho or 0:g}"
+    return Plan(
+        source,
+        key,
+        mask,
+        (
+            f"read        {rows} rows of {config.input.path} in {len(source.units)} units",
+            f"encoder     {config.encoder.model}",
+            f"mask        {config.mask or 'none'}",
+            f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, read-out {protection.read_out}",
+            f"key         {key.identifier}{' (ephemeral: re-runs publish fresh noise)' if config.key.ephemeral else ''}",
+            f"write       {config.output}/embeddings, {config.output}/quarantine, {config.output}/summary.json",
+        ),
+    )
+
+
+def run(
+    config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False
+) -> Summary:
+    """Privatize a corpus into ``<output>/embeddings``.
+
+    Parameters
+    ----------
+    config : PrivatizeConfig
+    encoder : RememberingEncoder, optional
+        Loaded already; tells the driver which vectors to expect. Actors load their own.
+    verbose : bool
+        Show Ray's logs.
+    """
+    planned = plan(config)
+    summary = Summary("privatize")
+    encoder = encoder or RememberingEncoder.load(config.encoder)
+    policy = _policy(config, encoder.spec, planned.mask)
+    summary.policy_hash = policy.hash
+    done = _claim(config, planned, policy)
+    todo = [unit for unit in planned.source.units if unit.name not in done]
+    if not todo and storage.exists(storage.join(config.output, "manifest.json")):
+        console.print(f"{config.output} is complete: nothing to do.", highlight=False)
+        return summary
+    if config.key.ephemeral:
+        console.print("Ephemeral key: this release can never be reproduced; a re-run averages the noise away.")
+    with tracked(config, summary) as tracking:
+        with summary.timed("protect"), steps("Embedding and protecting") as advance:
+            work = UnitWork(planned.source, policy, planned.key, config.encoder, config.output, config.passthrough)
+            for record in _stream(config, work, todo, verbose):
+                done[record["unit"]] = record
+                seen = sum(r["rows_in"] for r in done.values())
+                advance(seen, planned.source.n_rows or seen)
+                _stop_if_over_limit(config, done)
+        summary.rows_in = sum(record["rows_in"] for record in done.values())
+        summary.rows_out = sum(record["rows_out"] for record in done.values())
+        summary.quarantined = dict(sum((Counter(r["quarantined"]) for r in done.values()), Counter()))
+        summary.details = {
+            "guarantee": asdict(policy.guarantee()),
+            "key_identifier": planned.key.identifier,
+            "fingerprints": {"data": planned.source.fingerprint},
+        }
+        _commit(config, planned, policy, done)
+        summary.write(config.output)
+        tracking.log_directory(storage.join(config.output, "policy"), "policy")
+    quarantined = sum(summary.quarantined.values())
+    console.print(
+        f"{summary.rows_out:,} of {summary.rows_in:,} rows protected, {quarantined:,} quarantined: "
+        f"{config.output}/embeddings",
+        highlight=False,
+    )
+    return summary
+
+
+_RESERVED = ("embedding", "policy", "releases", "epsilon_spent")
+
+
+def _policy(config: PrivatizeConfig, spec: EncoderSpec, mask: Mask | None) -> Policy:
+    return Policy.build(encoder=spec, mask=mask, **config.protection.model_dump())
+
+
+def _refuse_overlap(config: PrivatizeConfig) -> None:
+    (_, source), (_, output) = storage.filesystem(config.input.path), storage.filesystem(config.output)
+    if f"{output.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+        raise SparseError(f"output: {config.output} lies inside input.path; the next run would read its own output.")
+
+
+def _refuse_other_model(mask: Mask, config: PrivatizeConfig) -> None:
+    learned = mask.info.encoder
+    if learned.normalize != config.encoder.normalize or learned.prompt != config.encoder.prompt:
+        raise SparseError(
+            f"The mask in {config.mask} was learned with normalize={learned.normalize} and prompt {learned.prompt!r}, "
+            f"the encoder is configured with normalize={config.encoder.normalize} and prompt {config.encoder.prompt!r}."
+        )
+
+
+def _claim(config: PrivatizeConfig, planned: Plan, policy: Policy) -> dict[str, dict]:
+    """Bind the output directory to one policy, key and source; return the records of units already done."""
+    claim = {
+        "policy_hash": policy.hash,
+        "key_identifier": planned.key.identifier,
+        "source_fingerprint": planned.source.fingerprint,
+        "passthrough": list(config.passthrough),
+    }
+    url = storage.join(config.output, "claim.json")
+    found = storage.read_json(url)
+    if found is None:
+        if planned.mask is not None:
+            with storage.local_directory(config.mask) as local:
+                Mask.load(local, encoder=policy.encoder)
+        with storage.upload_directory(storage.join(config.output, "policy")) as local:
+            policy.save(local)
+        storage.write_json(url, claim)
+        return {}
+    for name, told in (
+        ("policy_hash", "another policy"),
+        ("key_identifier", "another key"),
+        ("source_fingerprint", "another input, or its files have changed"),
+        ("passthrough", "other passthrough columns"),
+    ):
+        if found.get(name) != claim[name]:
+            raise SparseError(
+                f"output: {config.output} already holds a release of {told} ({name} {found.get(name)!r} there, "
+                f"{claim[name]!r} here). Choose another output directory."
+            )
+    units = storage.join(config.output, "_units")
+    if not storage.exists(units):
+        return {}
+    fs, path = storage.filesystem(units)
+    return {record["unit"]: record for record in (storage.read_json(fs.unstrip_protocol(p)) for p in fs.find(path))}
+
+
+def _stream(config: PrivatizeConfig, work: UnitWork, todo: list[sources.Unit], verbose: bool) -> Iterator[dict]:
+    import ray.data
+    from ray.data import ActorPoolStrategy
+
+    with ray_session(config.workers, verbose=verbose):
+        gpus, actors = actor_count(config.workers)
+        actors = min(actors, len(todo))
+        dataset = ray.data.from_items([{"unit": unit} for unit in todo], override_num_blocks=len(todo))
+        dataset = dataset.map_batches(
+            UnitActor,
+            fn_constructor_args=(work,),
+            batch_size=1,
+            compute=ActorPoolStrategy(size=actors),
+            num_cpus=0 if gpus else 1,
+            num_gpus=1 if gpus else 0,
+        )
+        for row in dataset.iter_rows():
+            yield row["record"]
+
+
+@dataclass(frozen=True)
+class UnitWork:
+    """What an actor needs to know; travels to it over Ray's own transport, key included."""
+
+    source: sources.Source
+    policy: Policy
+    key: Key
+    encoder: EncoderConfig
+    output: str
+    passthrough: tuple[str, ...]
+
+
+class UnitActor:
+    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units."""
+
+    def __init__(self, work: UnitWork):
+        import torch
+
+        torch.set_num_threads(1)
+        self._work = work
+        config = work.encoder
+        self._encoder = load_encoder(
+            config.model,
+            revision=config.revision,
+            device=config.device,
+            normalize=config.normalize,
+            prompt=config.prompt,
+        )
+        if self._encoder.spec.identity != work.policy.encoder.identity:
+            raise RuntimeError("this worker loaded another model than the driver: pin encoder.revision")
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
+        return {"record": [self._do(unit) for unit in batch["unit"]]}
+
+    def _do(self, unit: sources.Unit) -> dict:
+        work = self._work
+        rejected: list[sources.Rejected] = []
+        tables: list[pa.Table] = []
+        truncated = 0
+        for rows in sources.read(work.source, unit):
+            vectors = self._encoder.encode(rows.texts)
+            truncated += self._encoder.count_truncated(rows.texts)
+            usable = usable_vectors(vectors)
+            rejected += rows.rejected
+            rejected += [
+                sources.Rejected(str(rows.ids[row]), "unusable_vector", f"{unit.url}: id {rows.ids[row]}")
+                for row in np.flatnonzero(~usable)
+            ]
+            keep = np.flatnonzero(usable)
+            if len(keep):
+                tables.append(self._protected(rows, vectors, keep))
+        if tables:
+            self._write("embeddings", unit, pa.concat_tables(tables))
+        if rejected:
+            quarantine = pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA)
+            self._write("quarantine", unit, quarantine)
+        rows_out = sum(len(table) for table in tables)
+        record = {
+            "unit": unit.name,
+            "rows_in": rows_out + len(rejected),
+            "rows_out": rows_out,
+            "truncated": truncated,
+            "quarantined": dict(Counter(row.reason for row in rejected)),
+        }
+        storage.write_json(storage.join(work.output, "_units", f"{unit.name}.json"), record)
+        return record
+
+    def _protected(self, rows: sources.Rows, vectors: np.ndarray, keep: np.ndarray) -> pa.Table:
+        work = self._work
+        ids = [rows.ids[row] for row in keep]
+        released = work.policy.release(
+            vectors[keep], ids=ids, contents=[rows.texts[row] for row in keep], key=work.key
+        )
+        id_name = work.source.input.id or "id"
+        id_type = pa.string() if work.source.input.id is None else work.source.schema.field(id_name).type
+        columns = {
+            id_name: pa.array(ids, id_type),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(released.ravel()), released.shape[1]),
+        }
+        for name in work.passthrough:
+            values = [rows.columns[name][row] for row in keep]
+            columns[name] = pa.array(values, work.source.schema.field(name).type)
+        columns["policy"] = pa.array([work.policy.hash[:16]] * len(ids)).dictionary_encode()
+        columns["releases"] = pa.array([1] * len(ids), pa.int32())
+        columns["epsilon_spent"] = pa.array([work.policy.epsilon] * len(ids), pa.float64())
+        return pa.table(columns)
+
+    def _write(self, folder: str, unit: sources.Unit, table: pa.Table) -> None:
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        storage.write_bytes(
+            storage.join(self._work.output, folder, f"part-{unit.name}.parquet"), buffer.getvalue()
+        )
+
+
+def _stop_if_over_limit(config: PrivatizeConfig, done: dict[str, dict]) -> None:
+    limit = config.limits.max_quarantined
+    if limit is None:
+        return
+    rows = sum(record["rows_in"] for record in done.values())
+    quarantined = sum((Counter(r["quarantined"]) for r in done.values()), Counter())
+    total = quarantined.total()
+    if total > (limit * rows if limit < 1 else limit):
+        reasons = ", ".join(f"{count} {reason}" for reason, count in quarantined.most_common())
+        raise SparseError(
+            f"limits.max_quarantined: {total} of {rows} rows were quarantined ({reasons}), more than {limit:g}. See "
+            f"{config.output}/quarantine; mend the input or raise the limit and run the same command again."
+        )
+
+
+def _commit(config: PrivatizeConfig, planned: Plan, policy: Policy, done: dict[str, dict]) -> None:
+    units = [done[unit.name] for unit in planned.source.units]
+    storage.write_json(
+        storage.join(config.output, "manifest.json"),
+        {
+            "policy_hash": policy.hash,
+            "source_fingerprint": planned.source.fingerprint,
+            "dimension": policy.encoder.dimension,
+            "rows": sum(record["rows_out"] for record in units),
+            "truncated": sum(record["truncated"] for record in units),
+            "files": [f"embeddings/part-{record['unit']}.parquet" for record in units if record["rows_out"]],
+        },
+    )
+
+
+if __name__ == "__main__":
+    job_main("privatize")

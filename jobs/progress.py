@@ -1,0 +1,55 @@
+"""Progress for people: a live line in a terminal, a log line now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+console = Console()
+_log = logging.getLogger("sparse")
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def steps(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show how far a stage is.
+
+    Yields
+    ------
+    callable
+        ``advance(done, total, detail="")``.
+    """
+    started = time.monotonic()
+    if sys.stdout.isatty():
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[detail]}"),
+        )
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(title, total=None, detail="")
+
+            def show(done: int, total: int, detail: str = "") -> None:
+                progress.update(task, completed=done, total=total, detail=detail)
+
+            yield show
+    else:
+        last = started
+
+        def log(done: int, total: int, detail: str = "") -> None:
+            nonlocal last
+            if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                _log.info("%s: %d of %d %s", title, done, total, detail)
+
+        yield log
+    console.print(f"{title}: {time.monotonic() - started:.1f} s", highlight=False)

@@ -1,0 +1,121 @@
+"""The table on the terminal and the page that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from jobs.summary import ProtectionRow, Summary
+from sparse_core.policy import Policy
+
+_COLUMNS = ("protection", "basis", "epsilon", "epsilon_euclidean", "rho", "leakage", "utility", "reidentification")
+
+
+def render_table(rows: Sequence[ProtectionRow]) -> Table:
+    """Protections compared, as a table for the terminal."""
+    tasks = {row.utility_task for row in rows if row.utility_task}
+    table = Table(title="Leakage: lower is better. Utility" + (f" ({', '.join(tasks)})" if tasks else "") + ": higher.")
+    table.add_column("name")
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in ("protection", "basis") else "right")
+    for row in rows:
+        table.add_row(row.name, *cells(row))
+    return table
+
+
+def cells(row: ProtectionRow) -> list[str]:
+    """A row's figures as text, in the order of the table's columns."""
+    return [
+        row.protection,
+        row.basis,
+        _number(row.epsilon),
+        _number(row.epsilon_euclidean),
+        f"{row.rho:.2f}",
+        _interval(row.leakage, row.leakage_low, row.leakage_high) + (f" {row.leakage_attack}" if row.leakage_attack else ""),
+        _interval(row.utility, row.utility_low, row.utility_high),
+        f"{row.reidentification:.2f}",
+    ]
+
+
+def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) -> str:
+    """The audit as a Markdown page: the table, the attacks behind it, the guarantee in plain words and its limits."""
+    details = summary.details
+    lines = [
+        f"# Audit of the concept “{concept}”",
+        "",
+        f"{summary.rows_out:,} records: attackers were trained on {details['train_records']:,} and tested on "
+        f"{details['test_records']:,} others. They tried to recover {details['tokens_attacked']} concept tokens, which "
+        f"are {details['tokens_coverage']:.0%} of the concept tokens in the test records; nobody could learn the rarer "
+        "ones. Leakage is the share of true tokens recovered with as many guesses as there are true tokens, by the "
+        "strongest attack. Intervals are 95%, by bootstrap over records.",
+        "",
+        *_markdown(("name", *_COLUMNS), [[row.name, *cells(row)] for row in summary.protections]),
+        "",
+        "## Attacks",
+        "",
+        "Every attacker knows the policy: noise law, mask, mean and read-out. `unprotected` is the positive control, "
+        "`floor` the same attacker trained on shuffled texts. An attack that does not beat its floor on unprotected "
+        "vectors has failed, and says nothing about a protection.",
+        "",
+        *_markdown(
+            ("name", "attack", "verdict", "unprotected", "protected", "floor", "confidence"),
+            [
+                [
+                    name,
+                    attack,
+                    found["verdict"],
+                    *(_interval(**found[figure]) for figure in ("unprotected", "protected", "floor")),
+                    f"{found['confidence']:.2f}",
+                ]
+                for name, results in details["attacks"].items()
+                for attack, found in results.items()
+            ],
+        ),
+        "",
+        "## What is guaranteed",
+        "",
+    ]
+    for row, policy in zip(summary.protections, policies, strict=True):
+        lines.append(f"- **{row.name}**: {_in_words(row, policy)}")
+    lines += [
+        "",
+        "## What is not",
+        "",
+        "- A small floor hides the concept, not the record: `reidentification` is the share of test records that "
+        "whoever holds the original vectors finds again.",
+        "- Leakage is measured for the tokens attacked here. Terms that neither the concept nor the mask knew are "
+        "protected only as far as they resemble those, and attacks not run here may do better.",
+        "- That a record is in the data set at all is not hidden.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _in_words(row: ProtectionRow, policy: Policy) -> str:
+    if policy.mechanism == "none":
+        return "nothing; the vectors are published as they are."
+    words = (
+        f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published vector is "
+        f"more than exp({row.epsilon:.4g} d) times likelier under one than under the other. Per unit of Euclidean "
+        f"distance in the least protected direction that is exp({row.epsilon_euclidean:.4g})."
+    )
+    if policy.law.delta:
+        words += f" This holds up to a probability of {policy.law.delta:g}."
+    return words + f" The median noise is {row.rho:.2f} times as long as the median vector."
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        "| " + " | ".join(header) + " |",
+        "|" + "---|" * len(header),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"

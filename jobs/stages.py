@@ -1,0 +1,89 @@
+"""Stages that several jobs share: loading the encoder, encoding a corpus once, finding the concept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from jobs.config import EncoderConfig, InputConfig, KeyConfig
+from jobs.progress import steps
+from jobs.sources import Corpus
+from sparse_core.concepts import Concept, Span, check_prevalence, find_spans
+from sparse_core.encoders import Encoder, load_encoder
+from sparse_core.errors import SparseError
+from sparse_core.noise import Key
+
+
+class RememberingEncoder:
+    """An encoder that encodes no text twice in one process, for jobs that follow each other."""
+
+    def __init__(self, encoder: Encoder):
+        self._encoder = encoder
+        self._vectors: dict[bytes, np.ndarray] = {}
+
+    @classmethod
+    def load(cls, config: EncoderConfig) -> RememberingEncoder:
+        """Load the configured model, telling how long it takes."""
+        with steps("Loading the encoder"):
+            return cls(
+                load_encoder(
+                    config.model,
+                    revision=config.revision,
+                    device=config.device,
+                    normalize=config.normalize,
+                    prompt=config.prompt,
+                )
+            )
+
+    @property
+    def spec(self):
+        """See `Encoder.spec`."""
+        return self._encoder.spec
+
+    def encode(self, texts: Sequence[str], *, title: str) -> np.ndarray:
+        """See `Encoder.encode`; `title` names the progress display."""
+        names = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in texts]
+        missing = {name: text for name, text in zip(names, texts, strict=True) if name not in self._vectors}
+        if missing:
+            with steps(title) as advance:
+                vectors = self._encoder.encode(list(missing.values()), progress=advance)
+            self._vectors |= dict(zip(missing, vectors, strict=True))
+        return np.array([self._vectors[name] for name in names])
+
+
+def usable_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Rows with a usable vector: finite and not zero; bool, shape (n_records,)."""
+    return np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+
+
+def find_concept(corpus: Corpus, concept: Concept, config: InputConfig) -> list[list[Span]]:
+    """Find the concept in every text; refuse one found in no row or in every row."""
+    annotations = corpus.columns[config.annotations] if config.annotations else None
+    with steps("Finding the concept") as advance:
+        spans = find_spans(corpus.texts, concept, annotations=annotations, progress=advance)
+    check_prevalence(spans, len(corpus.texts), name=concept.name)
+    return spans
+
+
+def load_key(config: KeyConfig) -> Key:
+    """The key a job is to use.
+
+    Raises
+    ------
+    SparseError
+        If there is none, or it is unfit.
+    """
+    if config.ephemeral:
+        return Key.ephemeral()
+    if config.file is not None:
+        return Key.from_file(config.file)
+    if config.environment is not None and os.environ.get(config.environment, "").strip():
+        return Key.from_environment(config.environment)
+    variable = f"the environment variable {config.environment} is not set, and " if config.environment else ""
+    raise SparseError(
+        f"There is no key: {variable}key.file names none. Write one with 'sparse key new FILE' and name it in "
+        "key.file; for a demonstration whose vectors need never be reproduced, set key.ephemeral=true."
+    )

@@ -1,0 +1,101 @@
+"""What every job leaves behind: ``summary.json``, under names that stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+
+from jobs import storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtectionRow:
+    """One protection compared. The table, ``summary.json`` and MLflow use these names.
+
+    Attributes
+    ----------
+    name : str
+        As the user called it.
+    protection : str
+        Mechanism.
+    basis : str
+        Basis of the mask; ``isotropic`` without one.
+    epsilon, epsilon_euclidean : float or None
+        In the mechanism's metric, and per unit of Euclidean distance in the worst direction.
+    rho : float
+        Median noise norm over median embedding norm.
+    leakage, leakage_low, leakage_high : float or None
+        Of the strongest attack, with its 95% interval; None if every attack failed its positive control.
+    leakage_attack : str or None
+        That attack.
+    utility, utility_low, utility_high : float or None
+    utility_task : str or None
+    reidentification : float
+        Share of held-out records found again by their nearest unprotected vector.
+    confidence : float or None
+        Mean probability the strongest attack gives to the true tokens.
+    leakage_unprotected, leakage_floor : float or None
+        The strongest attack on unprotected vectors, and with shuffled training texts.
+    leakage_normalized : float or None
+        (leakage - floor) / (unprotected - floor).
+    """
+
+    name: str
+    protection: str
+    basis: str
+    epsilon: float | None
+    epsilon_euclidean: float | None
+    rho: float
+    leakage: float | None
+    leakage_low: float | None
+    leakage_high: float | None
+    leakage_attack: str | None
+    utility: float | None
+    utility_low: float | None
+    utility_high: float | None
+    utility_task: str | None
+    reidentification: float
+    confidence: float | None
+    leakage_unprotected: float | None
+    leakage_floor: float | None
+    leakage_normalized: float | None
+
+
+@dataclass
+class Summary:
+    """A job's result, written to ``summary.json``."""
+
+    job: str
+    policy_hash: str | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    quarantined: dict[str, int] = field(default_factory=dict)
+    durations: dict[str, float] = field(default_factory=dict)
+    protections: list[ProtectionRow] = field(default_factory=list)
+    details: dict = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Record how many seconds a stage takes."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.durations[stage] = round(time.monotonic() - started, 3)
+
+    def write(self, directory: str) -> None:
+        """Write ``summary.json`` into a directory."""
+        storage.write_json(storage.join(directory, "summary.json"), self.as_dict())
+
+    def as_dict(self) -> dict:
+        """The content of ``summary.json``."""
+        return {
+            "job": self.job,
+            "policy_hash": self.policy_hash,
+            "counts": {"rows_in": self.rows_in, "rows_out": self.rows_out, "quarantined": self.quarantined},
+            "durations": self.durations,
+            "protections": [asdict(row) for row in self.protections],
+            **self.details,
+        }

@@ -1,0 +1,26 @@
+"""Attackers that know everything public, and what they get."""
+
+from sparse_core.attacks.base import ATTACKS, Attack, build_attack, register
+from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.attacks.mlc import MlcAttack
+from sparse_core.attacks.neighbour import NeighbourAttack
+from sparse_core.attacks.reidentification import Reidentification, reidentification
+from sparse_core.attacks.ridge import RidgeAttack
+from sparse_core.attacks.run import AttackResult, headline, leakage_intervals, run_attack
+
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "AttackResult",
+    "MlcAttack",
+    "NeighbourAttack",
+    "PublicKnowledge",
+    "Reidentification",
+    "RidgeAttack",
+    "build_attack",
+    "headline",
+    "leakage_intervals",
+    "register",
+    "reidentification",
+    "run_attack",
+]

@@ -1,0 +1,154 @@
+"""The contract of an attack, and the registry that names them."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.errors import SparseError
+from sparse_core.evaluation.checks import check_same_length, check_vectors
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """Something that learns to read concept tokens out of protected vectors.
+
+    Attributes
+    ----------
+    name : str
+        The registry's name for it.
+    """
+
+    name: str
+
+    def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "Attack":
+        """Learn from protected vectors whose tokens the attacker knows.
+
+        Parameters
+        ----------
+        vectors : float array, shape (n_records, n)
+        labels : bool array, shape (n_records, n_tokens)
+        public : PublicKnowledge
+        seed : int
+            Decides everything drawn in training, so that fitting twice gives the same attack.
+
+        Returns
+        -------
+        Attack
+            Itself, fitted.
+        """
+        ...
+
+    def scores(self, vectors: np.ndarray) -> np.ndarray:
+        """Probability of each token for each vector.
+
+        Parameters
+        ----------
+        vectors : float array, shape (n_records, n)
+
+        Returns
+        -------
+        float array, shape (n_records, n_tokens)
+            In [0, 1]; only the order within a record decides the guesses.
+        """
+        ...
+
+
+ATTACKS: dict[str, Callable[..., Attack]] = {}
+
+
+def register(attack_class: type) -> type:
+    """Class decorator: make an attack buildable by its `name`.
+
+    Parameters
+    ----------
+    attack_class : type
+        With a class attribute `name`.
+
+    Returns
+    -------
+    type
+        The same class.
+    """
+    ATTACKS[attack_class.name] = attack_class
+    return attack_class
+
+
+def build_attack(name: str, **options) -> Attack:
+    """An unfitted attack by name.
+
+    Parameters
+    ----------
+    name : str
+        A key of `ATTACKS`.
+    **options
+        The attack's own keyword options.
+
+    Returns
+    -------
+    Attack
+
+    Raises
+    ------
+    SparseError
+        For an unknown name or option.
+    """
+    if name not in ATTACKS:
+        raise SparseError(f"unknown attack {name!r}; known are {', '.join(sorted(ATTACKS))}")
+    try:
+        return ATTACKS[name](**options)
+    except TypeError as error:
+        raise SparseError(f"attack {name} does not take these options: {error}") from None
+
+
+def check_training(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Training data of an attack, checked.
+
+    Parameters
+    ----------
+    vectors : array-like, shape (n_records, n)
+    labels : array-like, shape (n_records, n_tokens)
+
+    Returns
+    -------
+    float array, shape (n_records, n), and bool array, shape (n_records, n_tokens)
+
+    Raises
+    ------
+    SparseError
+        For unusable vectors, another number of labels, an empty vocabulary, or fewer than 10 records.
+    """
+    vectors = check_vectors(vectors, "the attack's training vectors")
+    labels = np.asarray(labels, dtype=bool)
+    n_records = check_same_length(vectors=vectors, labels=labels)
+    if labels.ndim != 2 or labels.shape[1] == 0:
+        raise SparseError("the vocabulary is empty, so there is nothing to attack; give at least one token")
+    if n_records < 10:
+        raise SparseError(f"{n_records} training records are too few to train and validate an attack; give 10 or more")
+    return vectors, labels
+
+
+def validation_rows(labels: np.ndarray, *, seed: int, share: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    """Divide training records into a part to fit on and a part to choose options on.
+
+    Parameters
+    ----------
+    labels : bool array, shape (n_records, n_tokens)
+        Records with and without tokens are divided separately, so that both parts have some of each.
+    seed : int
+    share : float
+        Of the records, to choose on.
+
+    Returns
+    -------
+    fit, validation : int array
+        Row numbers.
+    """
+    generator = np.random.default_rng(seed)
+    bearing = labels.any(axis=1)
+    chosen = []
+    for rows in (np.flatnonzero(bearing), np.flatnonzero(~bearing)):
+        chosen.append(generator.permutation(rows)[: int(np.ceil(share * len(rows)))])
+    validation = np.sort(np.concatenate(chosen))
+    return np.setdiff1d(np.arange(len(labels)), validation), validation

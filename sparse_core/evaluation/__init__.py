@@ -1,0 +1,30 @@
+"""What an attack got, what a consumer keeps, and how sure the figures are."""
+
+from sparse_core.evaluation.bootstrap import (
+    Interval,
+    interval_of,
+    ratio_interval,
+    resample_ratios,
+)
+from sparse_core.evaluation.leakage import confidence, guess_hits, micro_leakage
+from sparse_core.evaluation.splits import Split, TokenLabels, split_records, token_labels
+from sparse_core.evaluation.utility import UtilityResult, classification, clustering, retrieval, sts
+
+__all__ = [
+    "Interval",
+    "Split",
+    "TokenLabels",
+    "UtilityResult",
+    "classification",
+    "clustering",
+    "confidence",
+    "guess_hits",
+    "interval_of",
+    "micro_leakage",
+    "ratio_interval",
+    "resample_ratios",
+    "retrieval",
+    "split_records",
+    "sts",
+    "token_labels",
+]

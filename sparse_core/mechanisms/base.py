@@ -1,0 +1,204 @@
+"""What every mechanism offers.
+
+A mechanism turns embeddings into releases. It draws nothing itself: all randomness arrives as uniform
+numbers, so a release is a deterministic function of the embedding and its uniforms.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import gammaln
+
+from sparse_core.mechanisms.checks import checked_counts, checked_embeddings, positive
+from sparse_core.mechanisms.grid import release_grid, round_to_grid
+
+
+_BLOCK = 256  # rows whose intermediate results stay in cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What one release of one record promises, with every figure needed to compare it with others.
+
+    Attributes
+    ----------
+    mechanism, metric : str
+        Epsilon means nothing without its metric.
+    epsilon : float
+        Log-likelihood ratio per unit of ``metric``.
+    delta : float
+        0 for pure metric privacy. Otherwise epsilon holds except with this probability, and for pairs at
+        distance 1 only: ask the mechanism's ``privacy_map`` for others.
+    epsilon_euclidean : float
+        Log-likelihood ratio per unit of Euclidean distance in the worst direction.
+    epsilon_per_dimension : float
+        ``epsilon / dimension``.
+    rho : float
+        Median noise norm over the norm of an embedding.
+    median_noise_norm : float
+        Median Euclidean norm of the difference between release and embedding.
+    """
+
+    mechanism: str
+    metric: str
+    epsilon: float
+    delta: float
+    epsilon_euclidean: float
+    epsilon_per_dimension: float
+    rho: float
+    median_noise_norm: float
+
+
+class Mechanism(abc.ABC):
+    """A randomised map from embeddings to releases with a stated guarantee.
+
+    Attributes
+    ----------
+    name, metric : str
+    dimension : int
+    epsilon, delta : float
+    uniforms_per_record : int
+        How many uniform numbers one release consumes.
+    grid : float
+        Releases are multiples of this power of two (see :mod:`sparse_core.mechanisms.grid`).
+    signal_gain : float
+        The release's expectation given embedding x is ``signal_gain * x``; 1 for additive noise.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[str]
+    dimension: int
+    epsilon: float
+    delta: float = 0.0
+    signal_gain: float = 1.0
+    median_noise_norm: float
+
+    @property
+    def grid(self) -> float:
+        return release_grid(self.median_noise_norm)
+
+    @property
+    @abc.abstractmethod
+    def uniforms_per_record(self) -> int: ...
+
+    @abc.abstractmethod
+    def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        """Protect a batch.
+
+        Embeddings are rounded to the grid first, so that two computations of one embedding that differ
+        in the last bits only nearly always release the same vector.
+
+        Parameters
+        ----------
+        embeddings : float array, shape (n_records, dimension)
+        uniforms : float64 array in (0, 1), shape (n_records, uniforms_per_record)
+
+        Returns
+        -------
+        float64 array, shape (n_records, dimension), multiples of ``grid``
+
+        Raises
+        ------
+        SparseError
+            For a wrong shape, a non-finite embedding or uniforms outside (0, 1).
+        """
+
+    @abc.abstractmethod
+    def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
+        """Log-density of each output given its embedding; float64, shape (n_records,)."""
+
+    @abc.abstractmethod
+    def distance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Distance between corresponding rows in the mechanism's metric; broadcasts."""
+
+    def privacy_map(self, distance: np.ndarray | float) -> np.ndarray | float:
+        """The log-likelihood ratio that inputs at this distance can never exceed: epsilon * distance."""
+        return self.epsilon * distance
+
+    @abc.abstractmethod
+    def noise_variance(self) -> np.ndarray:
+        """E[(y - signal_gain * x)_i ** 2] along each direction of ``basis``; float64, shape (dimension,)."""
+
+    @property
+    def basis(self) -> np.ndarray | None:
+        """Columns are the directions of :meth:`noise_variance`; None means the coordinates themselves."""
+        return None
+
+    @property
+    @abc.abstractmethod
+    def epsilon_euclidean(self) -> float: ...
+
+    def guarantee(self, *, embedding_norm: float = 1.0) -> Guarantee:
+        """State what one release promises.
+
+        Parameters
+        ----------
+        embedding_norm : float
+            Median norm of the embeddings to protect; sets the scale of rho.
+        """
+        return Guarantee(
+            mechanism=self.name,
+            metric=self.metric,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            epsilon_euclidean=self.epsilon_euclidean,
+            epsilon_per_dimension=self.epsilon / self.dimension,
+            rho=self.median_noise_norm / positive(embedding_norm, "embedding_norm"),
+            median_noise_norm=self.median_noise_norm,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(dimension={self.dimension}, epsilon={self.epsilon:.6g})"
+
+
+class AdditiveMechanism(Mechanism):
+    """A mechanism that adds noise drawn independently of the embedding.
+
+    For such a mechanism the privacy map follows from the triangle inequality alone: with density
+    f(z) proportional to exp(-epsilon * |z|) in a norm, log f(y - x) - log f(y - x') =
+    epsilon * (|y - x'| - |y - x|) <= epsilon * |x - x'|, with equality for y beyond x on the line from x'.
+    """
+
+    @abc.abstractmethod
+    def noise(self, uniforms: np.ndarray) -> np.ndarray:
+        """Turn uniforms into noise, deterministically.
+
+        Parameters
+        ----------
+        uniforms : float64 array in (0, 1), shape (n_records, uniforms_per_record)
+
+        Returns
+        -------
+        float64 array, shape (n_records, dimension)
+        """
+
+    @abc.abstractmethod
+    def log_density(self, noise: np.ndarray) -> np.ndarray:
+        """Log-density of noise vectors, normalised; float64, shape (n_records,)."""
+
+    def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        embeddings = checked_embeddings(embeddings, self.dimension)
+        checked_counts(embeddings, uniforms)
+        released = np.empty(embeddings.shape)
+        for start in range(0, len(released), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            sums = round_to_grid(embeddings[block], self.grid)
+            sums += self.noise(uniforms[block])
+            released[block] = round_to_grid(sums, self.grid)
+        return released
+
+    def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
+        return self.log_density(np.asarray(outputs) - np.asarray(embeddings))
+
+
+def row_norms(rows: np.ndarray) -> np.ndarray:
+    """Euclidean norm of each row, summed in an order that does not depend on the number of rows."""
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows))
+
+
+def log_sphere_area(dimension: int) -> float:
+    """Log of the surface area of the unit sphere in ``dimension`` dimensions."""
+    return math.log(2.0) + 0.5 * dimension * math.log(math.pi) - float(gammaln(0.5 * dimension))

@@ -1,0 +1,306 @@
+"""A policy: everything that decides what a release looks like, and the one call that makes one.
+
+encoder + concepts + mask + mechanism + epsilon + read-out. Its hash names it: noise is drawn from (key, record
+id, content, policy hash), so another policy draws independent noise, and one policy always the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from sparse_core.attacks import PublicKnowledge
+from sparse_core.encoders import EncoderSpec
+from sparse_core.errors import SparseError
+from sparse_core.masks import Mask
+from sparse_core.mechanisms import DEFAULT_FLOOR, Guarantee, Mechanism, ReadOut, build_mechanism, wiener
+from sparse_core.noise import Key, record_uniforms
+
+SCHEMA_VERSION = 1
+READ_OUTS = ("wiener", "none")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Policy:
+    """What is done to every record. Made by `Policy.build` or `Policy.load`.
+
+    Attributes
+    ----------
+    encoder : EncoderSpec
+    mechanism : str
+        A name of `sparse_core.mechanisms.MECHANISMS`.
+    epsilon : float or None
+        In the mechanism's own metric; None for ``none``.
+    mask : Mask or None
+        Shapes the noise of ``mahalanobis``. For every mechanism its mean and covariance are what the
+        read-out knows of the data.
+    floor : float
+        Share of the noise variance that ``mahalanobis`` spreads evenly.
+    read_out : {"wiener", "none"}
+    unit_norm : bool
+        Scale what is published to norm 1.
+    """
+
+    encoder: EncoderSpec
+    mechanism: str
+    epsilon: float | None
+    mask: Mask | None
+    floor: float
+    read_out: str
+    unit_norm: bool
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        encoder: EncoderSpec,
+        mechanism: str,
+        mask: Mask | None = None,
+        epsilon: float | None = None,
+        rho: float | None = None,
+        embedding_norm: float = 1.0,
+        floor: float = DEFAULT_FLOOR,
+        read_out: str = "wiener",
+        unit_norm: bool = False,
+    ) -> Policy:
+        """Build a policy.
+
+        Parameters
+        ----------
+        encoder : EncoderSpec
+        mechanism : str
+        mask : Mask, optional
+            Required by ``mahalanobis`` and by the Wiener read-out.
+        epsilon, rho : float, optional
+            Exactly one; rho is turned into epsilon here.
+        embedding_norm : float
+            Median norm of the embeddings; used with rho.
+        floor, read_out, unit_norm
+            As in the attributes.
+
+        Raises
+        ------
+        SparseError
+            If the parts do not fit together.
+        """
+        if read_out not in READ_OUTS:
+            raise SparseError(f"There is no read-out {read_out!r}; choose one of {', '.join(READ_OUTS)}.")
+        if mask is None and read_out != "none" and mechanism != "none":
+            raise SparseError(
+                "The Wiener read-out needs the mean and covariance that a mask carries. "
+                "Give a mask, or set read_out to 'none'."
+            )
+        if mask is not None and mask.dimension != encoder.dimension:
+            raise SparseError(
+                f"The mask has {mask.dimension} dimensions, the encoder {encoder.dimension}. "
+                "Train a mask for this encoder."
+            )
+        built = build_mechanism(
+            mechanism,
+            dimension=encoder.dimension,
+            epsilon=epsilon,
+            rho=rho,
+            embedding_norm=embedding_norm,
+            mask=mask,
+            floor=floor,
+        )
+        return cls(
+            encoder=encoder,
+            mechanism=mechanism,
+            epsilon=None if mechanism == "none" else float(built.epsilon),
+            mask=mask,
+            floor=floor,
+            read_out="none" if mechanism == "none" else read_out,
+            unit_norm=unit_norm,
+        )
+
+    @cached_property
+    def law(self) -> Mechanism:
+        """The mechanism itself."""
+        return build_mechanism(
+            self.mechanism,
+            dimension=self.encoder.dimension,
+            epsilon=self.epsilon,
+            mask=self.mask,
+            floor=self.floor,
+        )
+
+    @cached_property
+    def reader(self) -> ReadOut | None:
+        """The read-out applied to every release; None if there is none."""
+        if self.read_out == "none":
+            return None
+        return wiener(
+            self.mask,
+            self._noise_variance,
+            covariance=self.mask.covariance,
+            signal_gain=self.law.signal_gain,
+            unit_norm=self.unit_norm,
+        )
+
+    @cached_property
+    def hash(self) -> str:
+        """64 hexadecimal digits that name the policy."""
+        return hashlib.sha256(json.dumps(self._description(), sort_keys=True).encode()).hexdigest()
+
+    @property
+    def basis_name(self) -> str:
+        """Basis of the mask that shapes the noise; ``isotropic`` where none does, ``none`` without noise."""
+        if self.mechanism == "none":
+            return "none"
+        return self.mask.info.basis if self.mechanism == "mahalanobis" else "isotropic"
+
+    def guarantee(self, *, embedding_norm: float = 1.0) -> Guarantee:
+        """What one release promises, see `Guarantee`."""
+        return self.law.guarantee(embedding_norm=embedding_norm)
+
+    def release(
+        self,
+        embeddings: np.ndarray,
+        *,
+        ids: Sequence[str | int],
+        contents: Sequence[str | bytes],
+        key: Key,
+    ) -> np.ndarray:
+        """Protect a batch: the vectors to publish.
+
+        Parameters
+        ----------
+        embeddings : float array, shape (n_records, n)
+        ids : sequence of str or int, length n_records
+        contents : sequence of str or bytes, length n_records
+            The text each vector was made of.
+        key : Key
+
+        Returns
+        -------
+        float32 array, shape (n_records, n)
+            The same for the same key, id, content and policy, whatever the batch.
+        """
+        uniforms = record_uniforms(
+            key,
+            record_ids=ids,
+            contents=contents,
+            policy_hash=self.hash,
+            count=self.law.uniforms_per_record,
+        )
+        released = self.law.release(embeddings, uniforms)
+        if self.reader is not None:
+            released = self.reader.apply(released)
+        elif self.unit_norm:
+            released = released / np.linalg.norm(released, axis=1, keepdims=True)
+        return released.astype(np.float32)
+
+    def undo_read_out(self, vectors: np.ndarray) -> np.ndarray:
+        """What anybody can do to published vectors: take the public read-out back.
+
+        Parameters
+        ----------
+        vectors : float array, shape (n_records, n)
+
+        Returns
+        -------
+        float64 array, shape (n_records, n)
+            The noised embeddings, up to rounding; unchanged where the norm was set to 1, which loses
+            each vector's length.
+        """
+        vectors = np.asarray(vectors, dtype=np.float64)
+        if self.reader is None or self.unit_norm:
+            return vectors
+        mean = self.reader.mean
+        centred = np.linalg.solve(self.reader.matrix, (vectors - mean).T).T
+        return centred + self.reader.signal_gain * mean
+
+    def public_knowledge(self) -> PublicKnowledge:
+        """What an attacker of vectors from `undo_read_out` is given."""
+        if self.mask is None:
+            return PublicKnowledge(basis=self.law.basis, noise_variance=self._noise_variance)
+        return PublicKnowledge(
+            basis=self.mask.basis,
+            noise_variance=self._noise_variance,
+            mean=self.mask.mean,
+            variance=self.mask.variance,
+        )
+
+    @property
+    def _noise_variance(self) -> np.ndarray:
+        """Along the columns of the mask's basis; isotropic noise has the same variance in any."""
+        return self.law.noise_variance()
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Write ``policy.json`` and the mask into a directory."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        if self.mask is not None:
+            self.mask.save(directory / "mask")
+        described = self._description() | {
+            "hash": self.hash,
+            "encoder": asdict(self.encoder),
+            "guarantee": asdict(self.guarantee()),
+        }
+        temporary = directory / f".policy.json.{os.getpid()}"
+        temporary.write_text(json.dumps(described, indent=2) + "\n")
+        os.replace(temporary, directory / "policy.json")
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike, *, encoder: EncoderSpec | None = None) -> Policy:
+        """Read a policy.
+
+        Parameters
+        ----------
+        directory : path
+        encoder : EncoderSpec, optional
+            The encoder it is to be used with; another one is refused.
+
+        Raises
+        ------
+        SparseError
+            If there is no policy, it was changed since it was written, or it belongs to another encoder.
+        """
+        path = Path(directory) / "policy.json"
+        try:
+            fields = json.loads(path.read_text())
+            mask = None
+            if fields["mask"] is not None:
+                mask = Mask.load(path.parent / "mask", encoder=encoder)
+            policy = cls(
+                encoder=EncoderSpec(**fields["encoder"]),
+                mask=mask,
+                **{name: fields[name] for name in ("mechanism", "epsilon", "floor", "read_out", "unit_norm")},
+            )
+        except FileNotFoundError:
+            raise SparseError(f"There is no policy in {path.parent}: {path.name} is missing.") from None
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, SparseError):
+                raise
+            raise SparseError(f"{path} is not a policy ({type(error).__name__}: {error}).") from None
+        if policy.hash != fields["hash"]:
+            raise SparseError(f"{path} does not match its own hash: it was changed after it was written.")
+        return policy
+
+    def _description(self) -> dict:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "encoder": self.encoder.identity,
+            "mechanism": self.mechanism,
+            "epsilon": self.epsilon,
+            "mask": None if self.mask is None else _digest(self.mask),
+            "floor": self.floor,
+            "read_out": self.read_out,
+            "unit_norm": self.unit_norm,
+            "grid": self.law.grid,
+        }
+
+
+def _digest(mask: Mask) -> str:
+    digest = hashlib.sha256(mask.info.concept_fingerprint.encode())
+    for array in (mask.values, mask.basis, mask.mean, mask.covariance):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
