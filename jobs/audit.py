@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from jobs import sources, storage
 from jobs.cli import job_main
+from jobs.cluster import cpu_cores, one_thread_each
 from jobs.config import AuditConfig, Compared
 from jobs.progress import console, steps
 from jobs.report import render_report, render_table
@@ -87,9 +89,7 @@ class Protected:
     published: np.ndarray
 
 
-def run(
-    config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False
-) -> Summary:
+def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False) -> Summary:
     """Audit the protections and write ``summary.json`` and ``report.md``.
 
     Parameters
@@ -112,17 +112,8 @@ def run(
             protected, kept = _protect_all(config, corpus, vectors, encoder)
         material = _material(config, corpus, spans, vectors, kept)
         summary.rows_out = len(material.ids)
-        attacks: dict[str, list[AttackResult]] = {}
         with summary.timed("attack"), steps("Attacking") as advance:
-            controls: dict[str, AttackResult] = {}
-            total = len(protected) * len(config.attacks)
-            for row in protected:
-                attacks[row.name] = []
-                for name in config.attacks:
-                    result = _attack(config, name, row, material, controls.get(name))
-                    controls.setdefault(name, result)
-                    attacks[row.name].append(result)
-                    advance(sum(map(len, attacks.values())), total, f"{row.name}: {name}")
+            attacks = _attack_all(config, protected, material, advance)
         with summary.timed("utility"), steps("Measuring utility"):
             summary.protections = [_row(config, row, material, attacks[row.name]) for row in protected]
         summary.details = _details(material, attacks) | {"fingerprints": {"data": planned.source.fingerprint}}
@@ -132,8 +123,8 @@ def run(
         storage.write_bytes(storage.join(config.output, "report.md"), report.encode())
         summary.write(config.output)
         tracking.log_text(report, "report.md")
-    console.print(render_table(summary.protections))
-    console.print(f"Report: {config.output}/report.md", highlight=False)
+    console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
+    console.print(f"Report: {config.output}/report.md", highlight=False, soft_wrap=True)
     return summary
 
 
@@ -216,6 +207,34 @@ def _material(
     if config.utility is not None:
         classes = np.array([str(corpus.columns[config.utility.label][row]) for row in rows])
     return Material([corpus.ids[row] for row in rows], texts, vectors[rows], tokens, train, test, classes)
+
+
+def _attack_all(
+    config: AuditConfig, protected: list[Protected], material: Material, advance: Callable
+) -> dict[str, list[AttackResult]]:
+    """Every attack on every protection, side by side on the cores there are, each on one thread.
+
+    An attack's positive control is about the unprotected vectors, so the first protection's serves all.
+    """
+    first, *others = protected
+    total = len(protected) * len(config.attacks)
+    with one_thread_each(), ThreadPoolExecutor(cpu_cores()) as pool:
+        done = 0
+
+        def collected(results):
+            nonlocal done
+            for result in results:
+                done += 1
+                advance(done, total)
+                yield result
+
+        controls = list(collected(pool.map(lambda name: _attack(config, name, first, material, None), config.attacks)))
+        pairs = [(name, row, control) for row in others for name, control in zip(config.attacks, controls, strict=True)]
+        rest = list(collected(pool.map(lambda pair: _attack(config, *pair[:2], material, pair[2]), pairs)))
+    found = {first.name: controls}
+    for (_, row, _), result in zip(pairs, rest, strict=True):
+        found.setdefault(row.name, []).append(result)
+    return found
 
 
 def _attack(

@@ -28,7 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise SparseError(f"There is no command {name!r}; there are {', '.join(JOBS)} and key.")
         return _run_job(name.replace("-", "_"), rest)
     except SparseError as error:
-        print(textwrap.fill(f"sparse {name}: {error}", 100, break_long_words=False, break_on_hyphens=False), file=sys.stderr)
+        print(
+            textwrap.fill(f"sparse {name}: {error}", 100, break_long_words=False, break_on_hyphens=False),
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print(f"sparse {name}: interrupted; the same command continues where it stopped.", file=sys.stderr)
@@ -51,7 +54,9 @@ def _run_job(name: str, arguments: list[str]) -> int:
     parser.add_argument("--config", metavar="FILE", help="YAML file with the fields below")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, compute nothing")
     parser.add_argument("--verbose", action="store_true", help="show the logs of the libraries underneath")
-    parser.add_argument("overrides", nargs="*", metavar="field=value", help="override a field, such as output=/data/out")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="field=value", help="override a field, such as output=/data/out"
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"

@@ -37,7 +37,7 @@ class InputConfig(Section):
     text: str = "text"
     """Column that holds the text."""
     id: str | None = "id"
-    """Column that holds a unique string or integer per record; null makes ids from the file's path and the row's position."""
+    """Column that holds a unique string or integer per record; null makes ids from file path and row position."""
     annotations: str | None = None
     """Column of annotated spans, each a struct {start, end, label} in characters, for concepts by entity type."""
 
@@ -156,7 +156,7 @@ class KeyConfig(Section):
     environment: str | None = "SPARSE_KEY"
     """Environment variable that holds the key in hex or base64; used if no file is named."""
     ephemeral: bool = False
-    """Draw a key for this run and forget it: every re-run publishes fresh noise, which averages away. For demonstrations."""
+    """Draw a key for this run and forget it. For demonstrations: re-runs publish fresh noise, which averages away."""
 
 
 class TrackingConfig(Section):
@@ -196,7 +196,7 @@ class ClassificationUtility(Section):
     min_class_size: Annotated[int, Field(gt=1)] = 20
     """Classes with fewer training records are left out."""
     samples_per_label: Annotated[int, Field(gt=0)] | None = None
-    """Training records drawn per class in each of ten experiments, as MTEB does (it draws 8); null trains once on all."""
+    """Training records per class in each of ten experiments, as in MTEB (8 there); null trains once on all."""
 
 
 class Compared(Section):
@@ -311,6 +311,8 @@ class QuickstartConfig(JobConfig):
     """Name of the protection that the corpus is published under."""
     attacks: Annotated[tuple[Literal[tuple(sorted(ATTACKS))], ...], Field(min_length=1)] = tuple(sorted(ATTACKS))
     """Attacks to run."""
+    min_token_count: Annotated[int, Field(gt=0)] = 5
+    """Concept tokens seen in fewer training records are not attacked."""
     utility: ClassificationUtility | None = None
     """Task that the vectors should still be good for."""
     key: KeyConfig = KeyConfig()
@@ -349,7 +351,9 @@ def load_config(model: type[C], path: str | None, overrides: list[str]) -> C:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise SparseError(f"The configuration file {path} cannot be read: {error}") from None
         if not isinstance(values, dict):
-            raise SparseError(f"The configuration file {path} must hold fields and values, not {type(values).__name__}.")
+            raise SparseError(
+                f"The configuration file {path} must hold fields and values, not {type(values).__name__}."
+            )
     for override in overrides:
         _apply_override(values, override)
     try:

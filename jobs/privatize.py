@@ -71,16 +71,15 @@ def plan(config: PrivatizeConfig) -> Plan:
             f"read        {rows} rows of {config.input.path} in {len(source.units)} units",
             f"encoder     {config.encoder.model}",
             f"mask        {config.mask or 'none'}",
-            f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, read-out {protection.read_out}",
-            f"key         {key.identifier}{' (ephemeral: re-runs publish fresh noise)' if config.key.ephemeral else ''}",
+            f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, "
+            f"read-out {protection.read_out}",
+            f"key         {key.identifier}" + (" (ephemeral)" if config.key.ephemeral else ""),
             f"write       {config.output}/embeddings, {config.output}/quarantine, {config.output}/summary.json",
         ),
     )
 
 
-def run(
-    config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False
-) -> Summary:
+def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False) -> Summary:
     """Privatize a corpus into ``<output>/embeddings``.
 
     Parameters
@@ -99,13 +98,16 @@ def run(
     done = _claim(config, planned, policy)
     todo = [unit for unit in planned.source.units if unit.name not in done]
     if not todo and storage.exists(storage.join(config.output, "manifest.json")):
-        console.print(f"{config.output} is complete: nothing to do.", highlight=False)
+        console.print(f"{config.output} is complete: nothing to do.", highlight=False, soft_wrap=True)
         return summary
     if config.key.ephemeral:
-        console.print("Ephemeral key: this release can never be reproduced; a re-run averages the noise away.")
+        console.print(
+            "Ephemeral key: this release can never be reproduced; a re-run averages the noise away.",
+            soft_wrap=True,
+        )
     with tracked(config, summary) as tracking:
         with summary.timed("protect"), steps("Embedding and protecting") as advance:
-            work = UnitWork(planned.source, policy, planned.key, config.encoder, config.output, config.passthrough)
+            work = UnitWork(planned.source, planned.key, config.encoder, config.output, config.passthrough)
             for record in _stream(config, work, todo, verbose):
                 done[record["unit"]] = record
                 seen = sum(r["rows_in"] for r in done.values())
@@ -127,6 +129,7 @@ def run(
         f"{summary.rows_out:,} of {summary.rows_in:,} rows protected, {quarantined:,} quarantined: "
         f"{config.output}/embeddings",
         highlight=False,
+        soft_wrap=True,
     )
     return summary
 
@@ -211,10 +214,12 @@ def _stream(config: PrivatizeConfig, work: UnitWork, todo: list[sources.Unit], v
 
 @dataclass(frozen=True)
 class UnitWork:
-    """What an actor needs to know; travels to it over Ray's own transport, key included."""
+    """What an actor needs to know; travels to it over Ray's own transport, key included.
+
+    The policy does not: actors read it from the output directory, where the driver has written it.
+    """
 
     source: sources.Source
-    policy: Policy
     key: Key
     encoder: EncoderConfig
     output: str
@@ -236,9 +241,10 @@ class UnitActor:
             device=config.device,
             normalize=config.normalize,
             prompt=config.prompt,
+            threads=1,
         )
-        if self._encoder.spec.identity != work.policy.encoder.identity:
-            raise RuntimeError("this worker loaded another model than the driver: pin encoder.revision")
+        with storage.local_directory(storage.join(work.output, "policy")) as local:
+            self._policy = Policy.load(local, encoder=self._encoder.spec)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
         return {"record": [self._do(unit) for unit in batch["unit"]]}
@@ -279,7 +285,7 @@ class UnitActor:
     def _protected(self, rows: sources.Rows, vectors: np.ndarray, keep: np.ndarray) -> pa.Table:
         work = self._work
         ids = [rows.ids[row] for row in keep]
-        released = work.policy.release(
+        released = self._policy.release(
             vectors[keep], ids=ids, contents=[rows.texts[row] for row in keep], key=work.key
         )
         id_name = work.source.input.id or "id"
@@ -291,17 +297,15 @@ class UnitActor:
         for name in work.passthrough:
             values = [rows.columns[name][row] for row in keep]
             columns[name] = pa.array(values, work.source.schema.field(name).type)
-        columns["policy"] = pa.array([work.policy.hash[:16]] * len(ids)).dictionary_encode()
+        columns["policy"] = pa.array([self._policy.hash[:16]] * len(ids)).dictionary_encode()
         columns["releases"] = pa.array([1] * len(ids), pa.int32())
-        columns["epsilon_spent"] = pa.array([work.policy.epsilon] * len(ids), pa.float64())
+        columns["epsilon_spent"] = pa.array([self._policy.epsilon] * len(ids), pa.float64())
         return pa.table(columns)
 
     def _write(self, folder: str, unit: sources.Unit, table: pa.Table) -> None:
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
-        storage.write_bytes(
-            storage.join(self._work.output, folder, f"part-{unit.name}.parquet"), buffer.getvalue()
-        )
+        storage.write_bytes(storage.join(self._work.output, folder, f"part-{unit.name}.parquet"), buffer.getvalue())
 
 
 def _stop_if_over_limit(config: PrivatizeConfig, done: dict[str, dict]) -> None:

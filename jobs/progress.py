@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 console = Console()
 _log = logging.getLogger("sparse")
@@ -52,4 +59,4 @@ def steps(title: str) -> Iterator[Callable[[int, int, str], None]]:
                 _log.info("%s: %d of %d %s", title, done, total, detail)
 
         yield log
-    console.print(f"{title}: {time.monotonic() - started:.1f} s", highlight=False)
+    console.print(f"{title}: {time.monotonic() - started:.1f} s", highlight=False, soft_wrap=True)

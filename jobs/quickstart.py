@@ -84,7 +84,10 @@ def _common(config: QuickstartConfig, folder: str) -> dict:
 
 def _training(config: QuickstartConfig, name: str) -> TrainMaskConfig:
     return TrainMaskConfig(
-        **_common(config, f"masks/{name}"), concept=config.concept, mask=config.masks[name], split=config.split
+        **_common(config, f"masks/{name}"),
+        concept=config.concept,
+        mask=config.masks[name],
+        split=config.split,
     )
 
 
@@ -128,6 +131,7 @@ def _audit(config: QuickstartConfig) -> AuditConfig:
         split=config.split,
         compare=tuple(compare),
         attacks=config.attacks,
+        min_token_count=config.min_token_count,
         utility=config.utility,
     )
 

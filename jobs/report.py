@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from jobs.summary import ProtectionRow, Summary
 from sparse_core.policy import Policy
 
 _COLUMNS = ("protection", "basis", "epsilon", "epsilon_euclidean", "rho", "leakage", "utility", "reidentification")
 
 
-def render_table(rows: Sequence[ProtectionRow]) -> Table:
-    """Protections compared, as a table for the terminal."""
-    tasks = {row.utility_task for row in rows if row.utility_task}
-    table = Table(title="Leakage: lower is better. Utility" + (f" ({', '.join(tasks)})" if tasks else "") + ": higher.")
-    table.add_column("name")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in ("protection", "basis") else "right")
-    for row in rows:
-        table.add_row(row.name, *cells(row))
-    return table
+def render_table(rows: Sequence[ProtectionRow]) -> str:
+    """Protections compared, as text with aligned columns."""
+    table = [("name", *_COLUMNS), *((row.name, *cells(row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    tasks = sorted({row.utility_task for row in rows if row.utility_task})
+    lines.append(f"leakage: lower is better, strongest attack named; utility ({', '.join(tasks) or 'none'}): higher.")
+    return "\n".join(lines)
 
 
 def cells(row: ProtectionRow) -> list[str]:
@@ -32,7 +29,8 @@ def cells(row: ProtectionRow) -> list[str]:
         _number(row.epsilon),
         _number(row.epsilon_euclidean),
         f"{row.rho:.2f}",
-        _interval(row.leakage, row.leakage_low, row.leakage_high) + (f" {row.leakage_attack}" if row.leakage_attack else ""),
+        _interval(row.leakage, row.leakage_low, row.leakage_high)
+        + (f" {row.leakage_attack}" if row.leakage_attack else ""),
         _interval(row.utility, row.utility_low, row.utility_high),
         f"{row.reidentification:.2f}",
     ]
@@ -96,8 +94,8 @@ def _in_words(row: ProtectionRow, policy: Policy) -> str:
     if policy.mechanism == "none":
         return "nothing; the vectors are published as they are."
     words = (
-        f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published vector is "
-        f"more than exp({row.epsilon:.4g} d) times likelier under one than under the other. Per unit of Euclidean "
+        f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published vector "
+        f"is more than exp({row.epsilon:.4g} d) times likelier under one than under the other. Per unit of Euclidean "
         f"distance in the least protected direction that is exp({row.epsilon_euclidean:.4g})."
     )
     if policy.law.delta:

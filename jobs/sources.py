@@ -26,7 +26,14 @@ from sparse_core.errors import SparseError
 BATCH_ROWS = 2048
 _SMALLEST_UNIT, _LARGEST_UNIT, _UNITS_WANTED = 256, 8192, 16
 _BYTES_PER_UNIT = 4 << 20
-_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
 _SAMPLE_LINES = 1000
 
 

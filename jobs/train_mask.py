@@ -69,9 +69,7 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             usable = usable_vectors(embeddings)
             train = usable.copy()
             if config.split is not None:
-                held_out = split_records(
-                    corpus.texts, test_share=config.split.test_share, seed=config.split.seed
-                ).test
+                held_out = split_records(corpus.texts, test_share=config.split.test_share, seed=config.split.seed).test
                 train[held_out] = False
             rows = np.flatnonzero(train)
             pairs = contrast_pairs(
@@ -125,6 +123,7 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         f"Mask of {np.count_nonzero(mask.values)} of {mask.dimension} directions ({config.mask.basis} basis) "
         f"from {len(pairs)} pairs: {config.output}/mask",
         highlight=False,
+        soft_wrap=True,
     )
     return mask
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -71,15 +72,14 @@ class EncoderSpec:
 class Encoder:
     """A loaded sentence-transformers model behind `encode`. Made by `load_encoder`."""
 
-    def __init__(self, model, spec: EncoderSpec, *, tokens_per_batch: int):
+    def __init__(self, model, spec: EncoderSpec, *, tokens_per_batch: int, threads: int):
         self.spec = spec
         self._model = model
+        self._threads = threads
         self._tokens_per_batch = tokens_per_batch
         self._canonical = _has_fast_text_tokenizer(model)
 
-    def encode(
-        self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None
-    ) -> np.ndarray:
+    def encode(self, texts: Sequence[str], *, progress: Callable[[int, int], None] | None = None) -> np.ndarray:
         """Encode texts.
 
         Parameters
@@ -139,20 +139,36 @@ class Encoder:
         by_length: dict[int, list[int]] = {}
         for row, ids in enumerate(encodings):
             by_length.setdefault(-(-len(ids) // LENGTH_STEP) * LENGTH_STEP, []).append(row)
-        for length, members in sorted(by_length.items()):
+        batches = []
+        for length, members in sorted(by_length.items(), reverse=True):
             size = max(1, self._tokens_per_batch // length)
-            for start in range(0, len(members), size):
-                rows = members[start : start + size]
-                filled = rows + rows[:1] * (size - len(rows))
-                features = tokenizer.pad(
-                    {"input_ids": [encodings[i] for i in filled]},
-                    padding="max_length",
-                    max_length=length,
-                    return_tensors="pt",
-                ).to(self._model.device)
-                with torch.inference_mode():
-                    vectors = self._model(dict(features))["sentence_embedding"]
-                yield rows, vectors[: len(rows)].float().cpu().numpy()
+            batches += [(length, size, members[at : at + size]) for at in range(0, len(members), size)]
+
+        def forward(batch):
+            length, size, rows = batch
+            filled = rows + rows[:1] * (size - len(rows))
+            features = tokenizer.pad(
+                {"input_ids": [encodings[i] for i in filled]},
+                padding="max_length",
+                max_length=length,
+                return_tensors="pt",
+            ).to(self._model.device)
+            with torch.inference_mode():
+                vectors = self._model(dict(features))["sentence_embedding"]
+            return rows, vectors[: len(rows)].float().cpu().numpy()
+
+        if self._threads == 1 or len(batches) < 2:
+            yield from map(forward, batches)
+            return
+        # Batches side by side, each on one thread: small matrices gain little from many threads, and waiting for each
+        # other on a busy machine costs them dear.
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                yield from pool.map(forward, batches)
+        finally:
+            torch.set_num_threads(before)
 
 
 def load_encoder(
@@ -163,6 +179,7 @@ def load_encoder(
     normalize: bool = True,
     prompt: str = "",
     tokens_per_batch: int | None = None,
+    threads: int | None = None,
 ) -> Encoder:
     """Load any sentence-transformers or transformers model by hub id or local path.
 
@@ -184,6 +201,8 @@ def load_encoder(
     tokens_per_batch : int, optional
         Tokens, padding included, of one batch; by default 256 on a CPU and 32,768 on a GPU. Part of
         the canonical shape: keep it the same between runs whose vectors must be identical.
+    threads : int, optional
+        Batches to run side by side on a CPU; by default one per core.
 
     Raises
     ------
@@ -224,7 +243,9 @@ def load_encoder(
         max_tokens=model.max_seq_length,
         prompt=prompt,
     )
-    return Encoder(model, spec, tokens_per_batch=tokens_per_batch)
+    if threads is None:
+        threads = (os.cpu_count() or 1) if model.device.type == "cpu" else 1
+    return Encoder(model, spec, tokens_per_batch=tokens_per_batch, threads=threads)
 
 
 def _packaged_model(name: str) -> Path | None:

@@ -25,6 +25,7 @@ from sparse_core.noise import Key, record_uniforms
 
 SCHEMA_VERSION = 1
 READ_OUTS = ("wiener", "none")
+_SMALLEST_GAIN = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,15 +209,16 @@ class Policy:
         Returns
         -------
         float64 array, shape (n_records, n)
-            The noised embeddings, up to rounding; unchanged where the norm was set to 1, which loses
-            each vector's length.
+            The noised embeddings, up to rounding, but for directions in which embeddings never vary: the
+            read-out puts the mean there. Unchanged where the norm was set to 1, which loses each
+            vector's length.
         """
         vectors = np.asarray(vectors, dtype=np.float64)
         if self.reader is None or self.unit_norm:
             return vectors
         mean = self.reader.mean
-        centred = np.linalg.solve(self.reader.matrix, (vectors - mean).T).T
-        return centred + self.reader.signal_gain * mean
+        inverse = np.linalg.pinv(self.reader.matrix, rcond=_SMALLEST_GAIN)
+        return (vectors - mean) @ inverse.T + self.reader.signal_gain * mean
 
     def public_knowledge(self) -> PublicKnowledge:
         """What an attacker of vectors from `undo_read_out` is given."""
@@ -300,7 +302,7 @@ class Policy:
 
 
 def _digest(mask: Mask) -> str:
-    digest = hashlib.sha256(mask.info.concept_fingerprint.encode())
+    digest = hashlib.sha256()
     for array in (mask.values, mask.basis, mask.mean, mask.covariance):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

@@ -1,12 +1,13 @@
 """Attackers that know everything public, and what they get."""
 
 from sparse_core.attacks.base import ATTACKS, Attack, build_attack, register
-from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.attacks.knowledge import PublicKnowledge, estimate_knowledge
 from sparse_core.attacks.mlc import MlcAttack
 from sparse_core.attacks.neighbour import NeighbourAttack
 from sparse_core.attacks.reidentification import Reidentification, reidentification
+from sparse_core.attacks.result import AttackResult, headline, leakage_intervals
 from sparse_core.attacks.ridge import RidgeAttack
-from sparse_core.attacks.run import AttackResult, headline, leakage_intervals, run_attack
+from sparse_core.attacks.run import run_attack
 
 __all__ = [
     "ATTACKS",
@@ -18,6 +19,7 @@ __all__ = [
     "Reidentification",
     "RidgeAttack",
     "build_attack",
+    "estimate_knowledge",
     "headline",
     "leakage_intervals",
     "register",

@@ -5,7 +5,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.attacks.coordinates import TRANSFORMS
+from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 
@@ -102,6 +103,28 @@ def build_attack(name: str, **options) -> Attack:
         raise SparseError(f"attack {name} does not take these options: {error}") from None
 
 
+def check_transforms(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of `Coordinates.transforms`, checked.
+
+    Parameters
+    ----------
+    names : tuple of str
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    SparseError
+        For none or an unknown one.
+    """
+    unknown = [name for name in names if name not in TRANSFORMS]
+    if unknown or not names:
+        raise SparseError(f"coordinates {unknown} are unknown; give some of {', '.join(TRANSFORMS)}")
+    return tuple(names)
+
+
 def check_training(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Training data of an attack, checked.
 
@@ -129,26 +152,30 @@ def check_training(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
     return vectors, labels
 
 
-def validation_rows(labels: np.ndarray, *, seed: int, share: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
-    """Divide training records into a part to fit on and a part to choose options on.
+def validation_folds(
+    labels: np.ndarray, *, n_folds: int, seed: int, max_judged: int = 1500
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Divide training records into parts to choose an attack's options on.
 
     Parameters
     ----------
     labels : bool array, shape (n_records, n_tokens)
-        Records with and without tokens are divided separately, so that both parts have some of each.
+        Records with and without tokens are spread evenly over the folds.
+    n_folds : int
+        At least 2.
     seed : int
-    share : float
-        Of the records, to choose on.
+    max_judged : int
+        Most records to choose options on in one fold; the rest of the fold stays unused in it.
 
     Returns
     -------
-    fit, validation : int array
-        Row numbers.
+    list of (fit, judged) int arrays
+        For each fold, the rows outside it, and rows inside it that hold a token. `judged` is empty
+        where no training record holds one.
     """
     generator = np.random.default_rng(seed)
     bearing = labels.any(axis=1)
-    chosen = []
-    for rows in (np.flatnonzero(bearing), np.flatnonzero(~bearing)):
-        chosen.append(generator.permutation(rows)[: int(np.ceil(share * len(rows)))])
-    validation = np.sort(np.concatenate(chosen))
-    return np.setdiff1d(np.arange(len(labels)), validation), validation
+    rows = np.concatenate([generator.permutation(np.flatnonzero(side)) for side in (bearing, ~bearing)])
+    folds = [np.sort(rows[number::n_folds]) for number in range(n_folds)]
+    everything = np.arange(len(labels))
+    return [(np.setdiff1d(everything, fold), generator.permutation(fold[bearing[fold]])[:max_judged]) for fold in folds]

@@ -18,9 +18,11 @@ def fit_logistic(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     -------
     slope, offset : float
         Maximum likelihood by Newton's method with a slight prior; the slope is kept positive, so
-        that `expit(slope * scores + offset)` orders tokens as the scores do.
+        that `expit(slope * scores + offset)` orders tokens as the scores do. (1, 0) without scores.
     """
     x, y = np.ravel(scores).astype(float), np.ravel(labels).astype(float)
+    if len(x) == 0:
+        return 1.0, 0.0
     center, spread = x.mean(), x.std() or 1.0
     design = np.column_stack([(x - center) / spread, np.ones_like(x)])
     rate = (y.sum() + 0.5) / (len(y) + 1)
@@ -31,8 +33,8 @@ def fit_logistic(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         gradient = design.T @ (y - fitted) - prior * weights
         curvature = design.T @ (design * (fitted * (1 - fitted))[:, None]) + np.diag(prior)
         step = np.linalg.solve(curvature, gradient)
-        weights = weights + step * min(1.0, 2.0 / np.abs(step).max())
+        weights = weights + step / max(1.0, np.abs(step).max() / 2)
         if np.abs(step).max() < 1e-8:
             break
     slope = max(weights[0], 1e-3) / spread
-    return float(slope), float(weights[1] - weights[0] / spread * center)
+    return float(slope), float(weights[1] - slope * center)

@@ -1,162 +1,63 @@
-"""What everyone knows of a protection, and the coordinates an attacker derives from it."""
+"""The coordinates an attacker derives from what is public."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.errors import SparseError
-from sparse_core.evaluation.checks import check_vectors
 
-_SMALLEST_SHARE = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class PublicKnowledge:
-    """What an attacker is given: the noise law and the read-out, never the noise.
-
-    A protected vector is y = x + z, or after a read-out mean + U diag(shrinkage) U^T (y - mean),
-    possibly scaled to norm 1. Every field may be None where nothing is known, as for vectors
-    protected by another tool; attacks then estimate what they need from their training records.
-
-    Parameters
-    ----------
-    basis : float array, shape (n, n), optional
-        Orthogonal U; columns are directions. The identity if not given.
-    noise_variance : float array, shape (n,), optional
-        E[z_i^2] along each direction, before any read-out.
-    mean : float array, shape (n,), optional
-        Of unprotected vectors.
-    variance : float array, shape (n,), optional
-        Of unprotected vectors along each direction.
-    shrinkage : float array, shape (n,), optional
-        The read-out's factors, if the vectors are published after a read-out.
-    unit_norm : bool
-        Whether the vectors were scaled to norm 1 after the read-out.
-    """
-
-    basis: np.ndarray | None = None
-    noise_variance: np.ndarray | None = None
-    mean: np.ndarray | None = None
-    variance: np.ndarray | None = None
-    shrinkage: np.ndarray | None = None
-    unit_norm: bool = False
-
-    def __post_init__(self):
-        for name in ("noise_variance", "mean", "variance", "shrinkage"):
-            value = getattr(self, name)
-            if value is not None and self.basis is not None and np.shape(value) != (len(self.basis),):
-                raise SparseError(
-                    f"{name} has shape {np.shape(value)} for a basis of dimension {len(self.basis)}; "
-                    "give one entry per direction"
-                )
-        if self.basis is not None:
-            basis = check_vectors(self.basis, "basis", dimension=len(self.basis))
-            if not np.allclose(basis.T @ basis, np.eye(len(basis)), atol=1e-4):
-                raise SparseError("basis is not orthogonal; give a basis of orthonormal columns")
-        for name in ("noise_variance", "variance"):
-            value = getattr(self, name)
-            if value is not None and (np.asarray(value) < 0).any():
-                raise SparseError(f"{name} is negative in direction {np.argmin(value)}; variances are at least 0")
-
-    def without_noise(self) -> "PublicKnowledge":
-        """The same knowledge about unprotected vectors.
-
-        Returns
-        -------
-        PublicKnowledge
-            Noise variance 0 and no read-out; the basis, mean and variance stay.
-        """
-        noise = None if self.noise_variance is None else np.zeros_like(self.noise_variance, dtype=float)
-        return replace(self, noise_variance=noise, shrinkage=None, unit_norm=False)
-
-    def undo_readout(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors as they were before the published read-out, which is public and invertible.
-
-        Parameters
-        ----------
-        vectors : float array, shape (n_records, n)
-
-        Returns
-        -------
-        float array, shape (n_records, n)
-            y up to rounding; up to an error in each record's scale where the norm was set to 1, since
-            the norm is replaced by its root mean square under the known variances.
-        """
-        if self.shrinkage is None:
-            return vectors
-        basis = np.eye(vectors.shape[1]) if self.basis is None else self.basis
-        mean = np.zeros(vectors.shape[1]) if self.mean is None else self.mean
-        shrinkage = np.maximum(np.asarray(self.shrinkage, dtype=float), 1e-9)
-        if self.unit_norm and self.variance is not None and self.noise_variance is not None:
-            spread = shrinkage**2 * (self.variance + self.noise_variance)
-            vectors = vectors * np.sqrt(mean @ mean + spread.sum())
-        return mean + ((vectors - mean) @ basis / shrinkage) @ basis.T
+TRANSFORMS = ("whitened", "faithful", "readout", "plain", "joint")
+_SMALLEST_SHARE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Whitened coordinates: per direction, centred and divided by the spread of protected vectors.
+    """Linear features of protected vectors, each right under another prior on what tells tokens apart.
 
     Parameters
     ----------
     center : float array, shape (n,)
-    directions : float array, shape (n, n_directions)
-        Orthonormal columns, each divided by the spread of the vectors along it.
-    fidelity : float array, shape (n_directions,)
-        Signal variance / (signal variance + noise variance) along each direction, in [0, 1].
-    spread : float array, shape (n_directions,)
-        Root of signal plus noise variance along each direction.
+    transforms : dict of str to float array, shape (n, n_features)
+        `whitened`: every public direction scaled to variance 1. `faithful`: these, times the
+        correlation sqrt(fidelity) of noised and noiseless coordinate, so that every direction of the
+        unprotected vectors counts alike. `readout`: Wiener-shrunk, in the units of the unprotected
+        vectors. `plain`: the protected vectors' own units. `joint`: as `faithful`, in the directions
+        that make the covariances of both noise and protected vectors diagonal.
     """
 
     center: np.ndarray
-    directions: np.ndarray
-    fidelity: np.ndarray
-    spread: np.ndarray
+    transforms: dict[str, np.ndarray]
 
-    def whitened(self, vectors: np.ndarray) -> np.ndarray:
-        """Coordinates of variance 1.
+    def features(self, vectors: np.ndarray, name: str) -> np.ndarray:
+        """Centred vectors under one transform.
 
         Parameters
         ----------
         vectors : float array, shape (n_records, n)
+        name : str
+            A key of `transforms`.
 
         Returns
         -------
-        float array, shape (n_records, n_directions)
+        float array, shape (n_records, n_features)
         """
-        return (vectors - self.center) @ self.directions
-
-    def scales(self) -> dict[str, np.ndarray]:
-        """Ways to weigh whitened coordinates, each right under another prior on what tells tokens apart.
-
-        Returns
-        -------
-        dict of str to float array, shape (n_directions,)
-            `whitened`: every direction of the protected vectors alike. `faithful`: every direction of
-            the unprotected vectors alike, times the correlation sqrt(fidelity) that noise leaves.
-            `readout`: Wiener-shrunk, in the units of the unprotected vectors. `plain`: the protected
-            vectors' own units.
-        """
-        return {
-            "whitened": np.ones_like(self.fidelity),
-            "faithful": np.sqrt(self.fidelity),
-            "readout": self.fidelity * self.spread,
-            "plain": self.spread,
-        }
+        return (vectors - self.center) @ self.transforms[name]
 
 
 def fit_coordinates(vectors: np.ndarray, public: PublicKnowledge) -> Coordinates:
-    """Whitened coordinates of protected vectors, from public knowledge and the vectors themselves.
+    """Features of protected vectors, from public knowledge and the vectors themselves.
 
     The directions are the public basis, or the principal directions of the vectors where there is no
     basis to know. Centre and spread are estimated from the attacker's own training vectors: they
     contain signal plus noise, whatever data the public variances were measured on. The split of the
-    spread into signal and noise uses the noise law if it is known and is 1 (all signal) otherwise.
+    spread into signal and noise (fidelity) uses the noise law if it is known and is all signal
+    otherwise.
 
     Parameters
     ----------
     vectors : float array, shape (n_records, n)
-        Protected vectors before any read-out.
+        Protected vectors.
     public : PublicKnowledge
 
     Returns
@@ -175,20 +76,55 @@ def fit_coordinates(vectors: np.ndarray, public: PublicKnowledge) -> Coordinates
             raise SparseError(f"public {name} has dimension {len(known)} but the vectors {dimension}")
     center = vectors.mean(axis=0, dtype=np.float64)
     centred = vectors - center
+    covariance = centred.T @ centred / len(centred)
     if public.basis is not None:
         basis = np.asarray(public.basis, dtype=np.float64)
     elif public.noise_variance is not None:
         basis = np.eye(dimension)
     else:
-        basis = np.linalg.eigh(centred.T @ centred)[1]
-    total = np.mean((centred @ basis) ** 2, axis=0)
-    total = np.maximum(total, _SMALLEST_SHARE * max(total.max(), _SMALLEST_SHARE))
-    if public.noise_variance is None:
-        fidelity = np.ones(dimension)
-    elif public.variance is None:
-        fidelity = 1 - np.minimum(np.asarray(public.noise_variance) / total, 1)
+        basis = np.linalg.eigh(covariance)[1]
+    total = np.einsum("ij,ij->j", basis, covariance @ basis)
+    total = np.maximum(total, _SMALLEST_SHARE * total.max() + np.finfo(float).tiny)
+    noise = np.zeros(dimension) if public.noise_variance is None else np.asarray(public.noise_variance)
+    if public.variance is None:
+        fidelity = 1 - np.minimum(noise / total, 1)
     else:
-        signal = np.maximum(np.asarray(public.variance, dtype=float), _SMALLEST_SHARE)
-        fidelity = signal / (signal + np.asarray(public.noise_variance))
-    spread = np.sqrt(total)
-    return Coordinates(center, basis / spread, fidelity, spread)
+        signal = np.asarray(public.variance, dtype=float) + _SMALLEST_SHARE * total.max()
+        fidelity = signal / (signal + noise)
+    whitened = basis / np.sqrt(total)
+    transforms = {
+        "whitened": whitened,
+        "faithful": whitened * np.sqrt(fidelity),
+        "readout": basis * fidelity,
+        "plain": basis,
+        "joint": joint_directions(covariance, basis, noise),
+    }
+    return Coordinates(center, transforms)
+
+
+def joint_directions(covariance: np.ndarray, basis: np.ndarray, noise_variance: np.ndarray) -> np.ndarray:
+    """Directions that diagonalise noise and protected vectors at once, scaled by what they tell.
+
+    With N the noise covariance and C that of protected vectors, the eigenvalues of N^-1/2 C N^-1/2
+    are 1 plus the signal-to-noise ratio; below 1 they are sampling error and the direction is
+    dropped. Without noise these are the whitened principal directions.
+
+    Parameters
+    ----------
+    covariance : float array, shape (n, n)
+        C.
+    basis : float array, shape (n, n)
+        Directions in which N is diagonal.
+    noise_variance : float array, shape (n,)
+        N's diagonal.
+
+    Returns
+    -------
+    float array, shape (n, n)
+        Coordinates along these columns have variance 1 times their fidelity.
+    """
+    least = 1e-8 * np.trace(covariance) / len(covariance) + np.finfo(float).tiny
+    whitener = basis / np.sqrt(np.maximum(noise_variance, least))
+    ratio, rotation = np.linalg.eigh(whitener.T @ covariance @ whitener)
+    ratio = np.maximum(ratio, 1)
+    return whitener @ rotation * np.sqrt((1 - 1 / ratio) / ratio)

@@ -6,9 +6,11 @@ it sees coordinates that Sigma makes comparable, and stops when held-out guesses
 """
 
 import numpy as np
+from scipy.special import expit, logit
 
-from sparse_core.attacks.base import check_training, register, validation_rows
-from sparse_core.attacks.coordinates import PublicKnowledge, fit_coordinates
+from sparse_core.attacks.base import check_training, check_transforms, register, validation_folds
+from sparse_core.attacks.coordinates import fit_coordinates
+from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.checks import check_vectors
 from sparse_core.evaluation.leakage import micro_leakage
@@ -18,7 +20,7 @@ _RECORDS_PER_BLOCK = 8192
 
 @register
 class MlcAttack:
-    """Three-layer perceptron, binary cross-entropy, Adam, early stopping on the validation hit rate.
+    """Three-layer perceptron, binary cross-entropy, AdamW, early stopping on the validation hit rate.
 
     Parameters
     ----------
@@ -28,12 +30,13 @@ class MlcAttack:
         Of hidden units.
     learning_rate, weight_decay : float
         Of AdamW.
-    batch_size : int
-        Records a step.
+    batch_size : int, optional
+        Records a step. By default a 32nd of the training records, at least 64 and at most 512.
     epochs, patience : int
         At most so many passes, and so many without a better validation hit rate.
-    scale : str
-        Input coordinates, among `Coordinates.scales`.
+    transforms : sequence of str, optional
+        Candidate input coordinates, keys of `Coordinates.transforms`; the best on validation is kept.
+        By default `readout` where the noise law is known, otherwise `plain` and `whitened`.
     device : str
         A torch device.
     """
@@ -45,12 +48,12 @@ class MlcAttack:
         *,
         hidden: int = 384,
         dropout: float = 0.3,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 1.5e-3,
         weight_decay: float = 1e-2,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         epochs: int = 60,
-        patience: int = 6,
-        scale: str = "faithful",
+        patience: int = 12,
+        transforms: tuple[str, ...] | None = None,
         device: str = "cpu",
     ):
         self.hidden = hidden
@@ -60,7 +63,7 @@ class MlcAttack:
         self.batch_size = batch_size
         self.epochs = epochs
         self.patience = patience
-        self.scale = scale
+        self.transforms = None if transforms is None else check_transforms(transforms)
         self.device = device
 
     def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "MlcAttack":
@@ -72,43 +75,19 @@ class MlcAttack:
             For unusable vectors, an empty vocabulary, fewer than 10 records, or a device that torch
             does not have.
         """
-        import torch
-
         vectors, labels = check_training(vectors, labels)
-        device = _device(self.device)
-        self._public = public
-        vectors = public.undo_readout(vectors)
+        check_device(self.device)
         self._coordinates = fit_coordinates(vectors, public)
-        self._weights = self._coordinates.scales()[self.scale]
-        self._weights = self._weights / np.sqrt(np.mean(self._weights**2))
-        fit, validation = validation_rows(labels, seed=seed)
-        judged = validation[labels[validation].any(axis=1)]
-        inputs = torch.from_numpy(self._inputs(vectors[fit])).to(device)
-        targets = torch.from_numpy(labels[fit].astype(np.float32)).to(device)
-        held_out = self._inputs(vectors[judged])
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            self._network = self._build(vectors.shape[1], labels[fit]).to(device)
-            optimizer = torch.optim.AdamW(
-                self._network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
-            )
-            loss_of = torch.nn.BCEWithLogitsLoss(reduction="sum")
-            best, waited = -1.0, 0
-            for _ in range(self.epochs):
-                self._network.train()
-                for rows in torch.randperm(len(inputs)).to(device).split(self.batch_size):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = loss_of(self._network(inputs[rows]), targets[rows]) / len(rows)
-                    loss.backward()
-                    optimizer.step()
-                leakage = micro_leakage(self._logits(held_out), labels[judged]) if len(judged) else 0.0
-                waited += 1
-                if leakage > best:
-                    best, waited = leakage, 0
-                    state = {name: value.clone() for name, value in self._network.state_dict().items()}
-                if waited >= self.patience:
-                    break
-        self._network.load_state_dict(state)
+        fit, judged = validation_folds(labels, n_folds=5, seed=seed)[0]
+        default = ("plain", "whitened") if public.noise_variance is None else ("readout",)
+        best = -1.0
+        for name in self.transforms or default:
+            features = self._coordinates.features(vectors, name)
+            scale = max(float(np.sqrt(np.mean(features**2))), np.finfo(np.float32).tiny)
+            inputs = (features / scale).astype(np.float32)
+            network, leakage = self._train(inputs[fit], labels[fit], inputs[judged], labels[judged], seed)
+            if leakage > best:
+                best, self.transform, self._scale, self._network = leakage, name, scale, network
         return self
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
@@ -119,15 +98,48 @@ class MlcAttack:
         SparseError
             For unusable vectors or another dimension than trained on.
         """
-        from scipy.special import expit
-
         vectors = check_vectors(vectors, "the attacked vectors", dimension=len(self._coordinates.center))
-        return expit(self._logits(self._inputs(self._public.undo_readout(vectors))).astype(np.float64))
+        features = self._coordinates.features(vectors, self.transform)
+        return expit(_logits(self._network, (features / self._scale).astype(np.float32)).astype(np.float64))
 
-    def _inputs(self, vectors: np.ndarray) -> np.ndarray:
-        return (self._coordinates.whitened(vectors) * self._weights).astype(np.float32)
+    def _train(
+        self,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        held_out: np.ndarray,
+        held_out_labels: np.ndarray,
+        seed: int,
+    ):
+        import torch
+
+        device = torch.device(self.device)
+        x = torch.from_numpy(inputs).to(device)
+        y = torch.from_numpy(labels.astype(np.float32)).to(device)
+        loss_of = torch.nn.BCEWithLogitsLoss(reduction="sum")
+        best, waited, state = -1.0, 0, {}
+        batch_size = self.batch_size or min(512, max(64, len(x) // 32))
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            network = self._build(inputs.shape[1], labels).to(device)
+            optimizer = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+            for _ in range(self.epochs):
+                network.train()
+                for rows in torch.randperm(len(x)).to(device).split(batch_size):
+                    optimizer.zero_grad(set_to_none=True)
+                    (loss_of(network(x[rows]), y[rows]) / len(rows)).backward()
+                    optimizer.step()
+                leakage = micro_leakage(_logits(network, held_out), held_out_labels) if len(held_out) else 0.0
+                waited += 1
+                if leakage > best:
+                    best, waited = leakage, 0
+                    state = {name: value.clone() for name, value in network.state_dict().items()}
+                if waited >= self.patience:
+                    break
+        network.load_state_dict(state)
+        return network, best
 
     def _build(self, dimension: int, labels: np.ndarray):
+        import torch
         from torch import nn
 
         network = nn.Sequential(
@@ -140,32 +152,39 @@ class MlcAttack:
             nn.Linear(self.hidden, labels.shape[1]),
         )
         rate = (labels.sum(axis=0) + 0.5) / (len(labels) + 1)
-        network[-1].bias.data.copy_(_tensor(np.log(rate / (1 - rate))))
+        with torch.no_grad():
+            network[-1].bias.copy_(torch.from_numpy(logit(rate)))
         return network
 
-    def _logits(self, inputs: np.ndarray) -> np.ndarray:
-        import torch
 
-        self._network.eval()
-        device = next(self._network.parameters()).device
-        with torch.inference_mode():
-            blocks = [
-                self._network(block.to(device)).cpu().numpy()
-                for block in torch.from_numpy(inputs).split(_RECORDS_PER_BLOCK)
-            ]
-        return np.concatenate(blocks)
+def check_device(name: str) -> None:
+    """Refuse a device that torch cannot use here.
 
+    Parameters
+    ----------
+    name : str
+        Such as "cpu" or "cuda:0".
 
-def _tensor(values: np.ndarray):
+    Raises
+    ------
+    SparseError
+        If it is unknown or absent.
+    """
     import torch
 
-    return torch.from_numpy(values.astype(np.float32))
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError):
+        raise SparseError(f"device {name} is not available to torch here; use cpu") from None
 
 
-def _device(name: str):
+def _logits(network, inputs: np.ndarray) -> np.ndarray:
     import torch
 
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SparseError(f"device {name} is not available to torch here; use cpu")
-    return device
+    network.eval()
+    device = next(network.parameters()).device
+    with torch.inference_mode():
+        blocks = [
+            network(block.to(device)).cpu().numpy() for block in torch.from_numpy(inputs).split(_RECORDS_PER_BLOCK)
+        ]
+    return np.concatenate(blocks)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.bootstrap import Interval, ratio_interval
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.metrics import unit_rows
 
-_CELLS_PER_BLOCK = 16_000_000
 _LEAST_NOISE = 1e-10
 
 
@@ -69,7 +68,7 @@ def reidentification(
     unprotected : float array, shape (n_candidates, n)
         Candidates.
     public : PublicKnowledge, optional
-        A read-out is undone before comparing. Without a noise variance only cosine is tried.
+        Without a noise variance only cosine is tried. Undo a published read-out first.
     rows : int array, shape (n_records,), optional
         Each record's row among the candidates; by default the first record is the first candidate
         and so on.
@@ -98,7 +97,6 @@ def reidentification(
     if len(rows) == 0 or rows.min() < 0 or rows.max() >= len(unprotected):
         raise SparseError(f"rows must name one of the {len(unprotected)} candidates for each protected record")
     public = public or PublicKnowledge()
-    protected = public.undo_readout(protected)
     ranks = {"cosine": self_ranks(unit_rows(protected), unit_rows(unprotected), rows)}
     if public.noise_variance is not None and np.max(public.noise_variance) > 0:
         center = unprotected.mean(axis=0, dtype=np.float64)
@@ -121,7 +119,9 @@ def reidentification(
     )
 
 
-def self_ranks(records: np.ndarray, candidates: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def self_ranks(
+    records: np.ndarray, candidates: np.ndarray, rows: np.ndarray, *, block_cells: int = 16_000_000
+) -> np.ndarray:
     """Rank of each record's own candidate by Euclidean distance, in blocks of bounded memory.
 
     Parameters
@@ -130,6 +130,8 @@ def self_ranks(records: np.ndarray, candidates: np.ndarray, rows: np.ndarray) ->
     candidates : float array, shape (n_candidates, n)
     rows : int array, shape (n_records,)
         Each record's own candidate.
+    block_cells : int
+        Distances held at once.
 
     Returns
     -------
@@ -141,7 +143,7 @@ def self_ranks(records: np.ndarray, candidates: np.ndarray, rows: np.ndarray) ->
     squared = np.einsum("ij,ij->i", candidates, candidates)
     precision = 8 * np.finfo(np.result_type(records, candidates)).eps
     ranks = np.empty(len(records))
-    block = max(1, _CELLS_PER_BLOCK // len(candidates))
+    block = max(1, block_cells // len(candidates))
     for start in range(0, len(records), block):
         part = records[start : start + block]
         closeness = part @ candidates.T

@@ -2,30 +2,35 @@
 
 The best linear estimate of a token's indicator from a noised vector (the Bayes linear estimate, or
 Wiener filter) is a ridge regression in coordinates that Sigma makes comparable. Which prior on the
-regression weights is right is not known beforehand, so coordinates are scaled in several ways (see
-`Coordinates.scales`) and the scale and the penalty that guess best on held-out training records win.
+regression weights is right is not known beforehand, so several coordinates (`Coordinates.transforms`)
+and penalties are tried, and those that guess best on held-out training records win.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import expit
 
-from sparse_core.attacks.base import check_training, register, validation_rows
+from sparse_core.attacks.base import check_training, check_transforms, register, validation_folds
 from sparse_core.attacks.calibration import fit_logistic
-from sparse_core.attacks.coordinates import PublicKnowledge, fit_coordinates
+from sparse_core.attacks.coordinates import fit_coordinates
+from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.evaluation.checks import check_vectors
-from sparse_core.evaluation.leakage import micro_leakage
+from sparse_core.evaluation.leakage import guess_hits
 
 
 @register
 class RidgeAttack:
-    """Multi-label ridge regression on whitened coordinates.
+    """Multi-label ridge regression, coordinates and penalty by cross-validation.
 
     Parameters
     ----------
     penalties : sequence of float
-        Candidates, in units of the mean eigenvalue of the scaled coordinates' Gram matrix.
-    scales : sequence of str
-        Candidates among `Coordinates.scales`.
+        Candidates, in units of the mean eigenvalue of the features' Gram matrix.
+    transforms : sequence of str
+        Candidate coordinates, keys of `Coordinates.transforms`.
+    n_folds : int
+        Of the cross-validation inside the training records.
     """
 
     name = "ridge"
@@ -33,14 +38,16 @@ class RidgeAttack:
     def __init__(
         self,
         *,
-        penalties: tuple[float, ...] = tuple(10.0 ** np.arange(-3, 3.1, 0.5)),
-        scales: tuple[str, ...] = ("faithful", "whitened", "readout"),
+        penalties: tuple[float, ...] = tuple(10.0 ** np.arange(-5, 3.1, 0.5)),
+        transforms: tuple[str, ...] = ("faithful", "whitened", "readout"),
+        n_folds: int = 3,
     ):
         self.penalties = tuple(sorted(penalties, reverse=True))
-        self.scales = scales
+        self.transforms = check_transforms(transforms)
+        self.n_folds = n_folds
 
     def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "RidgeAttack":
-        """See `Attack.fit`. Closed form: one eigendecomposition per scale, and one to refit.
+        """See `Attack.fit`. Closed form: one eigendecomposition per fold and transform, one to refit.
 
         Raises
         ------
@@ -48,27 +55,24 @@ class RidgeAttack:
             For unusable vectors, an empty vocabulary or fewer than 10 records.
         """
         vectors, labels = check_training(vectors, labels)
-        self._public = public
-        vectors = public.undo_readout(vectors)
         self._coordinates = fit_coordinates(vectors, public)
-        whitened = self._coordinates.whitened(vectors)
-        fit, validation = validation_rows(labels, seed=seed)
-        judged = validation[labels[validation].any(axis=1)]
-        best = (-1.0, "", 0.0)
-        for scale in self.scales:
-            scaled = whitened * self._coordinates.scales()[scale]
-            solve = _ridge_path(scaled[fit], labels[fit])
+        folds = validation_folds(labels, n_folds=self.n_folds, seed=seed)
+        truth = np.concatenate([labels[judged] for _, judged in folds])
+        best_hits = -1
+        for transform in self.transforms:
+            features = self._coordinates.features(vectors, transform)
+            paths = [ridge_path(features[fit], labels[fit]) for fit, _ in folds]
             for penalty in self.penalties:
-                weights, offset = solve(penalty)
-                leakage = micro_leakage(scaled[judged] @ weights + offset, labels[judged]) if len(judged) else 0.0
-                if leakage > best[0]:
-                    best = (leakage, scale, penalty)
-                    calibration = fit_logistic(scaled[validation] @ weights + offset, labels[validation])
-        _, self.scale, self.penalty = best
-        self._slope, self._shift = calibration
-        scale = self._coordinates.scales()[self.scale]
-        weights, self._offset = _ridge_path(whitened * scale, labels)(self.penalty)
-        self._weights = weights * scale[:, None]
+                models = [solve(penalty) for solve in paths]
+                estimates = np.concatenate(
+                    [features[judged] @ w + c for (w, c), (_, judged) in zip(models, folds, strict=True)]
+                )
+                hits = np.count_nonzero(guess_hits(estimates, truth))
+                if hits > best_hits:
+                    best_hits, self.transform, self.penalty, chosen = hits, transform, penalty, estimates
+        self._slope, self._shift = fit_logistic(chosen, truth)
+        features = self._coordinates.features(vectors, self.transform)
+        self._weights, self._offset = ridge_path(features, labels)(self.penalty)
         return self
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
@@ -80,12 +84,24 @@ class RidgeAttack:
             For unusable vectors or another dimension than trained on.
         """
         vectors = check_vectors(vectors, "the attacked vectors", dimension=len(self._coordinates.center))
-        whitened = self._coordinates.whitened(self._public.undo_readout(vectors))
-        return expit(self._slope * (whitened @ self._weights + self._offset) + self._shift)
+        features = self._coordinates.features(vectors, self.transform)
+        return expit(self._slope * (features @ self._weights + self._offset) + self._shift)
 
 
-def _ridge_path(features: np.ndarray, labels: np.ndarray):
-    """Solve ridge for any penalty from one eigendecomposition of the smaller Gram matrix."""
+def ridge_path(features: np.ndarray, labels: np.ndarray) -> Callable[[float], tuple[np.ndarray, np.ndarray]]:
+    """Ridge regressions for any penalty from one eigendecomposition of the smaller Gram matrix.
+
+    Parameters
+    ----------
+    features : float array, shape (n_records, n_features)
+    labels : bool array, shape (n_records, n_tokens)
+
+    Returns
+    -------
+    callable
+        From a penalty, in units of the mean eigenvalue of the centred Gram matrix, to weights of
+        shape (n_features, n_tokens) and offsets of shape (n_tokens,).
+    """
     center, rate = features.mean(axis=0), labels.mean(axis=0)
     features = features - center
     targets = labels - rate
@@ -97,7 +113,7 @@ def _ridge_path(features: np.ndarray, labels: np.ndarray):
     else:
         values, right = np.linalg.eigh(features.T @ features)
     projected = right.T @ (features.T @ targets)
-    unit = max(values.mean(), np.finfo(float).tiny)
+    unit = max(values.sum() / n_features, np.finfo(float).tiny)
 
     def solve(penalty: float) -> tuple[np.ndarray, np.ndarray]:
         weights = right @ (projected / (np.maximum(values, 0) + penalty * unit)[:, None])

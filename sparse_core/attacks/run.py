@@ -1,72 +1,19 @@
 """One attack, measured: positive control, protected figure and floor on the same test records."""
 
-from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import numpy as np
 
 from sparse_core.attacks.base import Attack
-from sparse_core.attacks.coordinates import PublicKnowledge
+from sparse_core.attacks.knowledge import PublicKnowledge
+from sparse_core.attacks.result import FAILED, AttackResult, leakage_intervals
 from sparse_core.errors import SparseError
-from sparse_core.evaluation.bootstrap import Interval, interval_of, resample_ratios, widen_at_bounds
+from sparse_core.evaluation.bootstrap import Interval
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.leakage import confidence, guess_hits
-from sparse_core.evaluation.splits import row_mask
+from sparse_core.evaluation.tokens import row_mask
 
 MIN_TEST_RECORDS = 20
-FAILED = "attack failed"
-
-
-@dataclass(frozen=True, eq=False)
-class AttackResult:
-    """What one attack recovered.
-
-    Parameters
-    ----------
-    attack : str
-        Its name.
-    unprotected : Interval
-        Leakage of unprotected vectors: the positive control.
-    protected : Interval
-        Leakage of protected vectors.
-    floor : Interval
-        Leakage of protected vectors to an attacker whose training texts were shuffled: what token
-        frequencies alone give away.
-    leakage_normalized : Interval
-        (protected - floor) / (unprotected - floor); nan if the attack failed.
-    confidence, confidence_unprotected : float
-        Mean probability given to the true tokens.
-    verdict : str
-        "ok", or "attack failed" if the lower end of the positive control is not above the upper end
-        of the floor. A failed attack says nothing about the protection.
-    records : int array, shape (n_test,)
-        Rows of the test records that hold a token: those that were attacked.
-    true : bool array, shape (n_test, n_tokens)
-        Their tokens.
-    hits_unprotected, hits_protected, hits_floor : bool array, shape (n_test, n_tokens)
-        The true tokens that were guessed; columns pool by concept, rows resample by record.
-    """
-
-    attack: str
-    unprotected: Interval
-    protected: Interval
-    floor: Interval
-    leakage_normalized: Interval
-    confidence: float
-    confidence_unprotected: float
-    verdict: str
-    records: np.ndarray
-    true: np.ndarray
-    hits_unprotected: np.ndarray
-    hits_protected: np.ndarray
-    hits_floor: np.ndarray
-
-    def __repr__(self) -> str:
-        return (
-            f"AttackResult({self.attack}: {self.verdict}, unprotected {self.unprotected}, "
-            f"protected {self.protected}, floor {self.floor}, n_test={len(self.records)})"
-        )
 
 
 def run_attack(
@@ -80,8 +27,15 @@ def run_attack(
     public: PublicKnowledge,
     seed: int,
     n_bootstrap: int = 1000,
+    control: AttackResult | None = None,
 ) -> AttackResult:
     """Train an attack on known records and measure it on others, with its control and its floor.
+
+    Attack records that the mask was not made of, and train on such records too. Label directions
+    leave no correlation with the tokens of the very records they were found on, so a linear probe
+    trained on those finds nothing in them that is there for everybody else (measured on 8,000 STS
+    sentences, 80 label directions, rho 6: ridge recovers 9% of the tokens when trained on the mask's
+    own records and 29% when trained on 8,000 others).
 
     Parameters
     ----------
@@ -94,11 +48,14 @@ def run_attack(
     train, test : int or bool array
         Records the attacker knows, and records it attacks; see `split_records`.
     public : PublicKnowledge
-        About the protected vectors. The positive control gets it without noise and read-out.
+        About the protected vectors. The positive control gets it without noise.
     seed : int
         Of training, shuffling and resampling.
     n_bootstrap : int
         Resamples of test records, the same for all figures.
+    control : AttackResult, optional
+        This attack on the same records under another protection: its positive control, which is about
+        the unprotected vectors, is taken over instead of trained again.
 
     Returns
     -------
@@ -116,7 +73,9 @@ def run_attack(
     n_records = check_same_length(unprotected=unprotected, protected=protected, labels=labels)
     in_train, in_test = row_mask(train, n_records, "train"), row_mask(test, n_records, "test")
     if (in_train & in_test).any():
-        raise SparseError(f"{(in_train & in_test).sum()} records are both in train and in test; attack only unseen ones")
+        raise SparseError(
+            f"{(in_train & in_test).sum()} records are both in train and in test; attack only unseen ones"
+        )
     known, records = np.flatnonzero(in_train), np.flatnonzero(in_test & labels.any(axis=1))
     true = labels[records]
     _refuse_few(len(records))
@@ -127,7 +86,11 @@ def run_attack(
         scores = fitted.scores(vectors[records])
         return guess_hits(scores, true), confidence(scores, true)
 
-    hits_unprotected, confidence_unprotected = measure(unprotected, known, public.without_noise())
+    if control is None:
+        hits_unprotected, confidence_unprotected = measure(unprotected, known, public.without_noise())
+    else:
+        _refuse_other_control(control, attack, records, true)
+        hits_unprotected, confidence_unprotected = control.hits_unprotected, control.confidence_unprotected
     hits_protected, confidence_protected = measure(protected, known, public)
     hits_floor, _ = measure(protected, shuffled, public)
     hits = (hits_unprotected, hits_protected, hits_floor)
@@ -151,76 +114,22 @@ def run_attack(
     )
 
 
-def leakage_intervals(
-    hits_unprotected: np.ndarray,
-    hits_protected: np.ndarray,
-    hits_floor: np.ndarray,
-    true: np.ndarray,
-    *,
-    n_bootstrap: int = 1000,
-    generator: np.random.Generator,
-) -> tuple[Interval, Interval, Interval, Interval]:
-    """Leakage of control, protected and floor, and normalised leakage, on the same resamples.
-
-    Parameters
-    ----------
-    hits_unprotected, hits_protected, hits_floor, true : bool array, shape (n_records, n_tokens)
-        Fields of an `AttackResult`; give some of the columns for one concept or token group.
-    n_bootstrap : int
-    generator : numpy.random.Generator
-
-    Returns
-    -------
-    unprotected, protected, floor, normalized : Interval
-
-    Raises
-    ------
-    SparseError
-        If no record holds a token.
-    """
-    hits = np.column_stack([h.sum(axis=1) for h in (hits_unprotected, hits_protected, hits_floor)])
-    tokens = true.sum(axis=1)
-    if tokens.sum() == 0:
-        raise SparseError("no record holds a token of this group, so there is no leakage to measure")
-    replicates = resample_ratios(hits, tokens, n_resamples=n_bootstrap, generator=generator)
-    values = hits.sum(axis=0) / tokens.sum()
-    n_bearing = int(np.count_nonzero(tokens))
-    plain = [
-        widen_at_bounds(interval_of(value, column), n_bearing)
-        for value, column in zip(values, replicates.T, strict=True)
-    ]
-    normalized = interval_of(_normalize(values[None])[0], _normalize(replicates))
-    return *plain, normalized
-
-
-def headline(results: Iterable[AttackResult]) -> AttackResult | None:
-    """The strongest attack, whose protected leakage is the headline.
-
-    Parameters
-    ----------
-    results : iterable of AttackResult
-        On the same records.
-
-    Returns
-    -------
-    AttackResult or None
-        The highest protected leakage among attacks with verdict "ok"; None if every attack failed,
-        in which case nothing can be said about the protection.
-    """
-    sound = [result for result in results if result.verdict == "ok"]
-    return max(sound, key=lambda result: result.protected.value, default=None)
-
-
-def _normalize(leakages: np.ndarray) -> np.ndarray:
-    unprotected, protected, floor = leakages.T
-    reach = np.where(unprotected > floor, unprotected - floor, np.nan)
-    return (protected - floor) / reach
-
-
 def _refuse_few(n_records: int) -> None:
     if n_records < MIN_TEST_RECORDS:
         width = "undefined" if n_records == 0 else f"about ±{0.98 / np.sqrt(n_records):.2f} wide"
         raise SparseError(
-            f"only {n_records} test records hold a token of the vocabulary: a 95% interval of leakage would be "
-            f"{width}; give records until at least {MIN_TEST_RECORDS} do, better 200 (±0.07)"
+            f"only {n_records} test records hold a token of the vocabulary: a 95% interval of leakage "
+            f"would be {width}; give records until at least {MIN_TEST_RECORDS} do, better 200 (±0.07)"
+        )
+
+
+def _refuse_other_control(control: AttackResult, attack: Attack, records: np.ndarray, true: np.ndarray) -> None:
+    if (
+        control.attack != attack.name
+        or not np.array_equal(control.records, records)
+        or not np.array_equal(control.true, true)
+    ):
+        raise SparseError(
+            f"the control is {control.attack} on {len(control.records)} records, not {attack.name} on these "
+            f"{len(records)}; give a result of the same attack, records and tokens"
         )

@@ -7,7 +7,8 @@ from sparse_core.evaluation.bootstrap import (
     resample_ratios,
 )
 from sparse_core.evaluation.leakage import confidence, guess_hits, micro_leakage
-from sparse_core.evaluation.splits import Split, TokenLabels, split_records, token_labels
+from sparse_core.evaluation.splits import Split, split_records
+from sparse_core.evaluation.tokens import TokenLabels, token_labels
 from sparse_core.evaluation.utility import UtilityResult, classification, clustering, retrieval, sts
 
 __all__ = [

@@ -35,9 +35,7 @@ class Interval:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def resample_counts(
-    n_records: int, n_resamples: int, *, generator: np.random.Generator
-) -> Iterator[np.ndarray]:
+def resample_counts(n_records: int, n_resamples: int, *, generator: np.random.Generator) -> Iterator[np.ndarray]:
     """How often each record is drawn in each resample, in blocks of bounded memory.
 
     Parameters
@@ -98,10 +96,7 @@ def resample_ratios(
         raise SparseError("no records to resample; give at least one record")
     columns = np.column_stack([numerators, denominators])
     sums = np.concatenate(
-        [
-            counts @ columns
-            for counts in resample_counts(len(denominators), n_resamples, generator=generator)
-        ]
+        [counts @ columns for counts in resample_counts(len(denominators), n_resamples, generator=generator)]
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = sums[:, :-1] / sums[:, -1:]

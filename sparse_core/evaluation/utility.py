@@ -79,14 +79,13 @@ def sts(
     n_pairs = check_same_length(left=left, right=right, gold=gold)
     gold = check_vectors(np.asarray(gold, dtype=float)[:, None], "gold")[:, 0]
     if n_pairs < 3 or np.ptp(gold) == 0:
-        raise SparseError(f"{n_pairs} pairs with constant or too few gold scores; a rank correlation needs 3 that differ")
+        raise SparseError(
+            f"{n_pairs} pairs with constant or too few gold scores; a rank correlation needs 3 that differ"
+        )
     cosine = np.einsum("ij,ij->i", unit_rows(left), unit_rows(right))
     score = spearman(cosine, gold, np.ones((1, n_pairs)))[0]
     replicates = np.concatenate(
-        [
-            spearman(cosine, gold, counts)
-            for counts in resample_counts(n_pairs, n_bootstrap, generator=generator)
-        ]
+        [spearman(cosine, gold, counts) for counts in resample_counts(n_pairs, n_bootstrap, generator=generator)]
     )
     interval = interval_of(float(score), replicates)
     return UtilityResult("sts", "cosine_spearman", interval.value, interval.low, interval.high, n_pairs)
@@ -145,7 +144,9 @@ def classification(
     n_test = check_same_length(test=test, test_labels=test_labels)
     classes, targets = np.unique(np.asarray(train_labels), return_inverse=True)
     if len(classes) < 2 or n_test == 0:
-        raise SparseError(f"{len(classes)} classes and {n_test} test records; give two classes and a test record at least")
+        raise SparseError(
+            f"{len(classes)} classes and {n_test} test records; give two classes and a test record at least"
+        )
     truth = np.asarray(test_labels)
     if samples_per_label is None:
         draws = [np.arange(len(train))]

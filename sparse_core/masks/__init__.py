@@ -1,7 +1,17 @@
 """Masks: which directions of an embedding carry a concept, learned and kept as an artifact."""
 
 from sparse_core.masks.artifact import Mask, MaskInfo
-from sparse_core.masks.bases import BASES, Basis, build_basis
+from sparse_core.masks.bases import BASES, ConceptDirections, concept_directions
 from sparse_core.masks.training import DEFAULT_BASIS, learn_mask
+from sparse_core.masks.whitebox import whitebox_mask
 
-__all__ = ["BASES", "DEFAULT_BASIS", "Basis", "Mask", "MaskInfo", "build_basis", "learn_mask"]
+__all__ = [
+    "BASES",
+    "DEFAULT_BASIS",
+    "ConceptDirections",
+    "Mask",
+    "MaskInfo",
+    "concept_directions",
+    "learn_mask",
+    "whitebox_mask",
+]

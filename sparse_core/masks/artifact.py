@@ -3,22 +3,17 @@
 The JSON file names concepts and carries a salted fingerprint of their tokens, never the tokens themselves.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
-
-if TYPE_CHECKING:
-    from sparse_core.encoders import EncoderSpec
 
 SCHEMA_VERSION = 1
 _ARRAYS = ("values", "basis", "mean", "covariance")
@@ -37,7 +32,7 @@ class MaskInfo:
     encoder : EncoderSpec
         The encoder whose vectors the mask is about.
     basis : str
-        Name of the basis, see `build_basis`.
+        Name of the basis, see `concept_directions`.
     penalty : float
         Weight of the expected share of open gates in training (lambda).
     seed : int
@@ -107,7 +102,7 @@ class Mask:
         _replace(directory / "mask.json", json.dumps(described, indent=2, sort_keys=True).encode() + b"\n")
 
     @staticmethod
-    def load(directory: str | os.PathLike, *, encoder: EncoderSpec | None = None) -> Mask:
+    def load(directory: str | os.PathLike, *, encoder: EncoderSpec | None = None) -> "Mask":
         """Read an artifact.
 
         Parameters
@@ -146,15 +141,11 @@ def _problem(mask: Mask) -> str | None:
 
 
 def _read_info(path: Path) -> tuple[MaskInfo, str]:
-    from sparse_core.encoders import EncoderSpec
-
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         version = fields["schema_version"]
     except FileNotFoundError:
-        raise SparseError(
-            f"no mask in {path.parent}: {path.name} is missing; train one or check the path"
-        ) from None
+        raise SparseError(f"no mask in {path.parent}: {path.name} is missing; train one or check the path") from None
     except (ValueError, KeyError, TypeError) as error:
         raise SparseError(f"{path} is damaged ({error!r}): train the mask again") from None
     if version != SCHEMA_VERSION:
@@ -188,20 +179,13 @@ def _read_arrays(path: Path, digest: str) -> dict[str, np.ndarray]:
 
 
 def _check_encoder(learned: EncoderSpec, wanted: EncoderSpec, directory: Path) -> None:
-    # The weights name the model: the same file under another path or hub id is the same encoder.
-    ours, theirs = dataclasses.asdict(learned), dataclasses.asdict(wanted)
-    compared = ["dimension", "normalize", "pooling"]
-    compared += (
-        ["weights_sha256"] if ours["weights_sha256"] and theirs["weights_sha256"] else ["model", "revision"]
-    )
-    differing = [name for name in compared if ours[name] != theirs[name]]
+    ours, theirs = learned.identity, wanted.identity
+    differing = [name for name in ours if ours[name] != theirs[name]]
     if differing:
-        told = "; ".join(
-            f"{name} {ours[name]!r} in the mask, {theirs[name]!r} in the encoder" for name in differing
-        )
+        told = "; ".join(f"{name} {ours[name]!r} in the mask, {theirs[name]!r} in the encoder" for name in differing)
         raise SparseError(
-            f"the mask in {directory} was learned for {ours['model']} and cannot protect vectors of "
-            f"{theirs['model']}: {told}. Train a mask for this encoder."
+            f"the mask in {directory} was learned for {learned.model} and cannot protect vectors of "
+            f"{wanted.model}: {told}. Train a mask for this encoder."
         )
 
 

@@ -1,86 +1,125 @@
-"""Bases: orthogonal matrices whose leading columns are the directions in which a concept speaks.
+"""Bases: the directions in which a concept speaks, found from data.
 
 Single coordinates of a sentence encoder are not privileged, so a mask over coordinates is close to isotropic
-noise. A concept does live in few *directions*, which the functions here find from data.
+noise. A concept does live in directions, and a mask over those leaves most of a sentence's meaning in the clear.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 
 from sparse_core.errors import SparseError
 
-BASES = ("coordinate", "shift", "label", "blend")
+BASES = ("erasure", "label", "shift", "blend", "coordinate")
 
 
 @dataclass(frozen=True)
-class Basis:
-    """An orthogonal basis and how strongly the concept shows in each of its directions.
+class ConceptDirections:
+    """Candidate directions of a concept, strongest first.
 
     Attributes
     ----------
-    directions : float array, shape (n, n)
-        Orthogonal; columns are directions, the concept's first, by falling strength.
-    strength : float array, shape (n,)
-        Share of the concept's energy along each direction, summing to 1; exactly 0 for the directions that
-        only complete the basis. Uniform for ``coordinate``, which has no such order.
+    patterns : float array, shape (n, k)
+        How each shows in an embedding: noise along a pattern hides it.
+    filters : float array, shape (n, k)
+        How each is read from an embedding, ``filters.T @ patterns = identity``. Equal to ``patterns`` where
+        directions are orthogonal.
+    strength : float array, shape (k,)
+        Share of the concept's energy along each, summing to 1.
     """
 
-    directions: np.ndarray
+    patterns: np.ndarray
+    filters: np.ndarray
     strength: np.ndarray
 
 
-def build_basis(
-    name: str,
+def concept_directions(
+    basis: str,
     *,
     embeddings: np.ndarray,
+    covariance: np.ndarray,
     positive: np.ndarray | None = None,
     negative: np.ndarray | None = None,
-    token_labels: np.ndarray | None = None,
-    directions: int | None = None,
-) -> Basis:
-    """Find the directions of a concept and complete them to an orthogonal basis.
+    token_labels: np.ndarray | sparse.sparray | None = None,
+    limit: int | None = None,
+) -> ConceptDirections:
+    """Find the directions of a concept.
 
     Parameters
     ----------
-    name : {"coordinate", "shift", "label", "blend"}
-        ``coordinate``: the encoder's own axes (arXiv 2602.07090). ``shift``: eigenvectors of
-        mean (x+ - x-)(x+ - x-)^T, the directions in which removing the concept moves a sentence. ``label``: left
-        singular vectors of the cross-covariance between embeddings and standardised token indicators; no linear
-        attacker learns anything about those tokens outside their span (the theorem behind LEACE, Belrose et al.,
-        NeurIPS 2023). ``blend``: eigenvectors of the sum of the ``shift`` and ``label`` matrices, each scaled to
-        unit trace.
+    basis : {"erasure", "label", "shift", "blend", "coordinate"}
+        ``label``: left singular vectors of the cross-covariance M between embeddings and standardised token
+        indicators; outside their span no linear attacker learns anything about those tokens. ``erasure``: the
+        same for whitened embeddings, C^(-1/2) M. Of all additive noise it costs a linear attacker the most and a
+        linear reader the least: the risk tr(M^T (C+N)^-1 M) against the erased share of whitened signal is
+        optimised by noise on C^(1/2) V, V the leading eigenvectors of C^(-1/2) M M^T C^(-1/2) (the directions
+        LEACE erases: Belrose et al., NeurIPS 2023). ``shift``: eigenvectors of mean (x+ - x-)(x+ - x-)^T.
+        ``blend``: like ``erasure`` for label and shift together, each scaled to the same whitened energy.
+        ``coordinate``: the encoder's own axes, which have no order (arXiv 2602.07090).
     embeddings : float array, shape (n_records, n)
+    covariance : float array, shape (n, n)
+        Of the embeddings; positive definite.
     positive, negative : float array, shape (n_pairs, n)
         Sentences with the concept and the same sentences without it, row by row.
-    token_labels : bool array, shape (n_records, n_tokens)
-    directions : int, optional
-        Keep at most this many concept directions; the others join the complement.
-
-    Returns
-    -------
-    Basis
-        The complement's columns are the principal components of ``embeddings`` there, so that a read-out knows
-        the signal it may restore.
+    token_labels : bool array, dense or SciPy sparse, shape (n_records, n_tokens)
+    limit : int, optional
+        Keep the strongest directions only.
 
     Raises
     ------
     SparseError
         For an unknown name or missing material.
     """
-    dimension = embeddings.shape[1]
-    if name == "coordinate":
-        return Basis(np.eye(dimension), np.full(dimension, 1 / dimension))
-    if name == "shift":
-        scatter = _shift_scatter(positive, negative)
-    elif name == "label":
-        scatter = _label_scatter(embeddings, token_labels)
-    elif name == "blend":
-        scatter = _unit_trace(_shift_scatter(positive, negative))
-        scatter = scatter + _unit_trace(_label_scatter(embeddings, token_labels))
+    if basis == "coordinate":
+        axes = np.eye(embeddings.shape[1])
+        return ConceptDirections(axes, axes, np.full(len(axes), 1 / len(axes)))
+    if basis == "label":
+        return _orthogonal(_label_scatter(embeddings, token_labels), limit)
+    if basis == "shift":
+        return _orthogonal(_shift_scatter(positive, negative), limit)
+    if basis == "erasure":
+        return _whitened([_label_scatter(embeddings, token_labels)], covariance, limit)
+    if basis == "blend":
+        scatters = [_label_scatter(embeddings, token_labels), _shift_scatter(positive, negative)]
+        return _whitened(scatters, covariance, limit)
+    raise SparseError(f"unknown basis {basis!r}: choose one of {', '.join(BASES)}")
+
+
+def noise_shape(
+    directions: ConceptDirections, gates: np.ndarray, covariance: np.ndarray, *, graded: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turn gates on concept directions into a mask over an orthogonal basis.
+
+    Parameters
+    ----------
+    directions : ConceptDirections
+    gates : float array, shape (k,), in [0, 1]
+    covariance : float array, shape (n, n)
+        Of the embeddings; positive definite.
+    graded : bool
+        Noise in proportion to the signal it must hide, so that every hidden direction keeps the same
+        signal-to-noise ratio: with P the open patterns, N is proportional to P (P^T C^-1 P)^-1 P^T, the covariance
+        of an embedding given all that stays in the clear. Otherwise as much noise in every open direction.
+
+    Returns
+    -------
+    values : float array, shape (n,), in [0, 1]
+    basis : float array, shape (n, n)
+        Orthogonal. Columns after the noised ones are the principal components of what stays in the clear.
+    """
+    open_gates = gates > 0
+    patterns, weights = directions.patterns[:, open_gates], gates[open_gates]
+    values = np.zeros(len(patterns))
+    if graded:
+        hidden = np.linalg.inv(patterns.T @ np.linalg.solve(covariance, patterns))
+        factor = patterns @ (np.sqrt(weights)[:, None] * np.linalg.cholesky(hidden))
+        columns, scales, _ = np.linalg.svd(factor, full_matrices=False)
+        values[: len(scales)] = (scales / scales[0]) ** 2
     else:
-        raise SparseError(f"unknown basis {name!r}: choose one of {', '.join(BASES)}")
-    return _basis_of(_unit_trace(scatter), embeddings, directions)
+        columns, _ = np.linalg.qr(patterns)
+        values[: len(weights)] = weights
+    return values, complete_basis(columns, covariance)
 
 
 def complete_basis(columns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -94,40 +133,45 @@ def complete_basis(columns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.hstack([columns, complement @ vectors[:, ::-1]])
 
 
-def _basis_of(scatter: np.ndarray, embeddings: np.ndarray, directions: int | None) -> Basis:
+def _orthogonal(scatter: np.ndarray, limit: int | None) -> ConceptDirections:
+    vectors, strength = _leading(scatter, limit)
+    return ConceptDirections(vectors, vectors, strength)
+
+
+def _whitened(scatters: list[np.ndarray], covariance: np.ndarray, limit: int | None) -> ConceptDirections:
+    variance, axes = np.linalg.eigh(covariance)
+    root, inverse_root = axes * np.sqrt(variance) @ axes.T, axes / np.sqrt(variance) @ axes.T
+    whitened = [inverse_root @ scatter @ inverse_root for scatter in scatters]
+    vectors, strength = _leading(sum(scatter / np.trace(scatter) for scatter in whitened), limit)
+    return ConceptDirections(root @ vectors, inverse_root @ vectors, strength)
+
+
+def _leading(scatter: np.ndarray, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
     energy, vectors = np.linalg.eigh(scatter)
     energy, vectors = energy[::-1], vectors[:, ::-1]
-    count = int(np.sum(energy > 1e-9 * energy[0]))
-    if directions is not None:
-        count = min(count, directions)
-    strength = np.zeros(len(energy))
-    strength[:count] = energy[:count] / energy[:count].sum()
-    covariance = np.cov(embeddings, rowvar=False, bias=True)
-    return Basis(complete_basis(vectors[:, :count], covariance), strength)
+    count = min(int(np.sum(energy > 1e-9 * energy[0])), limit or len(energy))
+    return vectors[:, :count], energy[:count] / energy.sum()
 
 
 def _shift_scatter(positive: np.ndarray | None, negative: np.ndarray | None) -> np.ndarray:
     if positive is None or negative is None:
         raise SparseError("this basis needs sentence pairs with and without the concept (positive, negative)")
     shift = positive - negative
+    if not shift.any():
+        raise SparseError("removing the concept does not move a single embedding: check its terms and the pairs")
     return shift.T @ shift / len(shift)
 
 
-def _label_scatter(embeddings: np.ndarray, token_labels: np.ndarray | None) -> np.ndarray:
+def _label_scatter(embeddings: np.ndarray, token_labels: np.ndarray | sparse.sparray | None) -> np.ndarray:
     if token_labels is None:
         raise SparseError("this basis needs token_labels; without them choose basis='shift'")
-    indicators = np.asarray(token_labels, dtype=np.float64)
-    deviation = indicators.std(axis=0)
-    varies = deviation > 0
+    indicators = sparse.csc_array(token_labels, dtype=np.float64)
+    count = indicators.sum(axis=0)
+    varies = (count > 0) & (count < len(embeddings))
     if not varies.any():
-        raise SparseError("token_labels are constant: no concept token separates one record from another")
-    standardised = (indicators[:, varies] - indicators[:, varies].mean(axis=0)) / deviation[varies]
-    crossed = (embeddings - embeddings.mean(axis=0)).T @ standardised / len(embeddings)
-    return crossed @ crossed.T
-
-
-def _unit_trace(matrix: np.ndarray) -> np.ndarray:
-    trace = np.trace(matrix)
-    if not trace > 0:
-        raise SparseError("the concept does not move the embeddings at all: check its terms and the pairs")
-    return matrix / trace
+        raise SparseError("token_labels are constant: no concept token tells one record from another")
+    centred = embeddings - embeddings.mean(axis=0)
+    crossed = indicators[:, varies].T @ centred / len(centred)
+    rate = count[varies, None] / len(centred)
+    crossed /= np.sqrt(rate * (1 - rate))
+    return crossed.T @ crossed

@@ -1,15 +1,18 @@
-"""The training loop behind `learn_mask`: two classifiers that see the embeddings through the same gates."""
+"""The training loop behind `learn_mask`."""
+
+import math
 
 import numpy as np
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sparse_core.errors import SparseError
 from sparse_core.masks.hardconcrete import HardConcreteGates
 
 HIDDEN = 64
-BATCH = 256
-PATIENCE = 5
+BATCH = 512
+WARM_UP = 5  # epochs with open gates: closing them before the classifier has learned would be arbitrary
+PATIENCE = 10
 
 
 def train_gates(
@@ -17,8 +20,8 @@ def train_gates(
     positive,
     negative,
     held_out,
-    records,
-    token_labels,
+    strength,
+    weight,
     dimension,
     penalty,
     seed,
@@ -29,145 +32,80 @@ def train_gates(
     device,
     progress,
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Train gates on coordinates that are already in the basis; parameters as in `learn_mask`.
+    """Train gates on the coordinates of pairs along concept directions; other parameters as in `learn_mask`.
+
+    Parameters
+    ----------
+    positive, negative : float array, shape (n_pairs, k)
+    held_out : bool array, shape (n_pairs,)
+    strength : float array, shape (k,)
+        Share of the concept's energy along each direction; zeros train with the classifier alone.
+    weight : float
+        Of the classifier's loss in bits.
+    dimension : int
+        n, the encoder's.
 
     Returns
     -------
-    values : float64 array, shape (count,)
-        Gates without noise.
+    gates : float64 array, shape (k,)
+        Without noise.
     metrics : dict
-        ``accuracy`` (held-out pairs), ``expected_l0``, ``epochs`` and, with token labels, ``token_recall``
-        (held-out: share of true tokens among as many guesses).
+        ``accuracy`` on the held-out pairs, ``expected_l0``, ``epochs``.
     """
-    generator = torch.Generator(device="cpu").manual_seed(seed)
-    pairs, pair_targets, test_pairs, test_targets = _contrast(positive, negative, held_out, device)
-    count = pairs.shape[1]
-    gates = HardConcreteGates(count, temperature=temperature).to(device)
-    detector = torch.nn.Sequential(
-        torch.nn.Linear(count, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 1), torch.nn.Flatten(0)
-    ).to(device)
-    heads = [_Task(detector, pairs, pair_targets)]
-    if token_labels is not None:
-        corpus, labels, test_corpus, test_labels = _corpus(
-            records, token_labels, held_out.mean(), seed, device
-        )
-        heads.append(_Task(torch.nn.Linear(count, labels.shape[1]).to(device), corpus, labels))
-    for head in heads:
-        _initialise(head.model, generator)
+    generator = torch.Generator().manual_seed(seed)
+    train, targets, test, test_targets = _contrast(positive, negative, held_out, device)
+    gates = HardConcreteGates(train.shape[1], temperature=temperature).to(device)
+    classifier = _classifier(train.shape[1], generator).to(device)
+    energy = torch.tensor(strength, dtype=torch.float32, device=device)
     optimizer = torch.optim.Adam(
         [
-            {"params": [p for head in heads for p in head.model.parameters()], "lr": learning_rate},
+            {"params": classifier.parameters(), "lr": learning_rate},
             {"params": gates.parameters(), "lr": gate_learning_rate},
         ]
     )
-    best, best_epoch, settled = 0.0, 0, np.inf
+    best_accuracy, stable_l0, last_change = 0.0, math.inf, 0
     for epoch in range(1, epochs + 1):
-        for batches in _epoch(heads, generator):
-            loss = penalty * gates.expected_l0().sum() / dimension
-            for head, rows in zip(heads, batches, strict=True):
-                inputs = head.inputs[rows]
-                uniforms = torch.rand(inputs.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(device)
-                loss = loss + head.loss(inputs * gates.sample(uniforms), rows) / len(heads)
+        gates.log_alpha.requires_grad_(epoch > WARM_UP)
+        for rows in torch.randperm(len(train), generator=generator).split(BATCH):
+            uniforms = torch.rand((len(rows), train.shape[1]), generator=generator).clamp(1e-6, 1 - 1e-6)
+            opened = gates.sample(uniforms.to(device))
+            logits = classifier(train[rows] * opened)
+            bits = binary_cross_entropy_with_logits(logits, targets[rows]) / math.log(2)
+            probability = gates.expected_l0()
+            closed_energy = (energy * (1 - probability)).sum()
+            loss = bits * weight + closed_energy + penalty * probability.sum() / dimension
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            values = gates.values()
-            accuracy = ((detector(test_pairs * values) > 0) == (test_targets > 0)).double().mean().item()
-            expected_l0 = gates.expected_l0().sum().item()
-        if not np.isfinite(loss.item()) or not np.isfinite(expected_l0):
+            correct = (classifier(test * gates.values()) > 0) == (test_targets > 0)
+            accuracy, expected_l0 = correct.double().mean().item(), gates.expected_l0().sum().item()
+        if not (math.isfinite(loss.item()) and math.isfinite(expected_l0)):
             raise SparseError("training diverged: lower learning_rate or gate_learning_rate")
         metrics = {"accuracy": accuracy, "expected_l0": expected_l0, "epochs": float(epoch)}
         if progress is not None:
             progress(epoch, epochs, metrics)
-        moved = abs(expected_l0 - settled) > 0.005 * count
-        if accuracy > best or moved:
-            best, best_epoch, settled = max(best, accuracy), epoch, expected_l0 if moved else settled
-        if epoch - best_epoch >= PATIENCE:
+        if accuracy > best_accuracy or abs(expected_l0 - stable_l0) > 0.01 * expected_l0:
+            best_accuracy, stable_l0, last_change = max(accuracy, best_accuracy), expected_l0, epoch
+        if epoch >= max(last_change, WARM_UP) + PATIENCE:
             break
-    if token_labels is not None:
-        with torch.no_grad():
-            metrics["token_recall"] = _recall(heads[1].model(test_corpus * values), test_labels)
-    return values.double().cpu().numpy(), metrics
-
-
-class _Task:
-    """A classifier, what it sees, and its loss relative to guessing by frequency."""
-
-    def __init__(self, model, inputs, targets):
-        self.model, self.inputs, self.targets = model, inputs, targets
-        rate = targets.mean(dim=0).clamp(1e-6, 1 - 1e-6)
-        self.chance = -(rate * rate.log() + (1 - rate) * (1 - rate).log()).sum()
-
-    def loss(self, gated, rows):
-        summed = cross_entropy(self.model(gated), self.targets[rows], reduction="sum")
-        return summed / len(rows) / self.chance
+    return gates.values().detach().double().cpu().numpy(), metrics
 
 
 def _contrast(positive, negative, held_out, device):
-    train = np.vstack([positive[~held_out], negative[~held_out]])
-    test = np.vstack([positive[held_out], negative[held_out]])
-    scale = _Scale(train)
-    targets = [
-        torch.tensor(np.repeat([1.0, 0.0], n), dtype=torch.float32, device=device)
-        for n in _halves(train, test)
-    ]
-    return scale(train, device), targets[0], scale(test, device), targets[1]
+    train, test = (np.vstack([positive[rows], negative[rows]]) for rows in (~held_out, held_out))
+    mean, deviation = train.mean(axis=0), train.std(axis=0) + 1e-12
+    tensors = []
+    for rows in (train, test):
+        targets = np.repeat([1.0, 0.0], len(rows) // 2)
+        tensors += [(rows - mean) / deviation, targets]
+    return [torch.tensor(array, dtype=torch.float32, device=device) for array in tensors]
 
 
-def _corpus(records, token_labels, share, seed, device):
-    labels = np.asarray(token_labels, dtype=np.float32)
-    held_out = np.random.default_rng(seed).random(len(records)) < share
-    scale = _Scale(records[~held_out])
-    tensors = [torch.tensor(labels[rows], device=device) for rows in (~held_out, held_out)]
-    return scale(records[~held_out], device), tensors[0], scale(records[held_out], device), tensors[1]
-
-
-class _Scale:
-    def __init__(self, rows):
-        self.mean, self.deviation = rows.mean(axis=0), rows.std(axis=0) + 1e-12
-
-    def __call__(self, rows, device):
-        return torch.tensor((rows - self.mean) / self.deviation, dtype=torch.float32, device=device)
-
-
-def _halves(*arrays):
-    return [len(array) // 2 for array in arrays]
-
-
-def _initialise(model, generator):
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Linear):
-            bound = layer.in_features**-0.5
-            drawn = torch.rand(layer.weight.shape, generator=generator) * 2 * bound - bound
-            layer.weight.data.copy_(drawn)
-            layer.bias.data.zero_()
-
-
-def _epoch(heads, generator):
-    """Batches of rows for every head; the shorter data set starts over until the longer is through."""
-    steps = max(-(-len(head.inputs) // BATCH) for head in heads)
-    orders = []
-    for head in heads:
-        order = torch.cat(
-            [
-                torch.randperm(len(head.inputs), generator=generator)
-                for _ in range(1 + steps * BATCH // len(head.inputs))
-            ]
-        )
-        orders.append(order)
-    for step in range(steps):
-        yield [
-            order[step * BATCH : (step + 1) * BATCH][: len(head.inputs)]
-            for order, head in zip(orders, heads, strict=True)
-        ]
-
-
-def _recall(scores, labels) -> float:
-    hits = total = 0
-    for row, truth in zip(scores, labels > 0, strict=True):
-        guesses = int(truth.sum())
-        if guesses:
-            hits += int(truth[row.topk(guesses).indices].sum())
-            total += guesses
-    return hits / total if total else float("nan")
+def _classifier(count, generator):
+    layers = torch.nn.Linear(count, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 1), torch.nn.Flatten(0)
+    for layer in layers[0], layers[2]:
+        bound = layer.in_features**-0.5
+        layer.weight.data = (torch.rand(layer.weight.shape, generator=generator) * 2 - 1) * bound
+        layer.bias.data.zero_()
+    return torch.nn.Sequential(*layers)

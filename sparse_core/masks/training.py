@@ -1,20 +1,16 @@
 """Learning a mask: which directions of a basis tell that, and which, concept tokens are in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
 
+from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 from sparse_core.masks.artifact import Mask, MaskInfo
-from sparse_core.masks.bases import build_basis
+from sparse_core.masks.bases import concept_directions, noise_shape
 
-if TYPE_CHECKING:
-    from sparse_core.encoders import EncoderSpec
-
-DEFAULT_BASIS = "label"
+DEFAULT_BASIS = "erasure"
 
 
 def learn_mask(
@@ -22,21 +18,21 @@ def learn_mask(
     positive: np.ndarray,
     negative: np.ndarray,
     embeddings: np.ndarray,
-    token_labels: np.ndarray | None = None,
+    token_labels: np.ndarray | sparse.sparray | None = None,
     concepts: tuple[str, ...],
     concept_fingerprint: str,
     salt: str,
     encoder: EncoderSpec,
     basis: str = DEFAULT_BASIS,
     directions: int | None = None,
-    penalty: float = 0.02,
+    graded: bool = True,
+    penalty: float = 0.5,
     seed: int = 0,
-    epochs: int = 40,
+    epochs: int = 100,
     learning_rate: float = 1e-3,
     gate_learning_rate: float = 0.05,
     temperature: float = 2 / 3,
     validation_share: float = 0.2,
-    graded: bool = False,
     lengths: tuple[np.ndarray, np.ndarray] | None = None,
     allow_degenerate: bool = False,
     device: str = "cpu",
@@ -44,11 +40,12 @@ def learn_mask(
 ) -> Mask:
     """Learn which directions need noise to hide a concept.
 
-    HardConcrete gates on the directions of `basis` are trained with a classifier that tells sentences with the
-    concept from the same sentences without it, and with a second one that tells which concept tokens a sentence
-    has: the first alone is content with one direction, such as sentence length, and leaves the rest open. In
-    basis ``coordinate`` only the first is used, as in arXiv 2602.07090. The loss is the mean of the classifiers'
-    losses, each divided by its value without embeddings, plus ``penalty`` times the expected share of the n directions that are open.
+    HardConcrete gates on the directions of `basis` minimise three terms: the expected share of the concept's energy
+    in closed directions, the loss in bits of a classifier that tells sentences with the concept from the same
+    sentences without it through the gates (weighted 1/n), and ``penalty`` times the expected share of the n
+    directions that are open. The classifier alone, as in arXiv 2602.07090, asks only *whether* the concept is
+    there: it is content with directions such as sentence length and leaves others, which tell one token from
+    another, in the clear. Basis ``coordinate`` keeps to it, with weight 1, for parity with the paper.
 
     Parameters
     ----------
@@ -56,34 +53,36 @@ def learn_mask(
         Embeddings of sentences with the concept and of the same sentences without it, row by row.
     embeddings : float array, shape (n_records, n)
         The training corpus.
-    token_labels : bool array, shape (n_records, n_tokens), optional
-        Which concept tokens each record has.
+    token_labels : bool array, dense or SciPy sparse, shape (n_records, n_tokens), optional
+        Which concept tokens each record has. Give every token of the concept found in the corpus, down to those
+        seen once: rare ones say little of themselves but much of tokens that the corpus does not have.
     concepts, concept_fingerprint, salt, encoder
         Recorded in the mask, see `MaskInfo`.
-    basis : {"coordinate", "shift", "label", "blend"}
-        See `build_basis`.
+    basis : {"erasure", "label", "shift", "blend", "coordinate"}
+        See `concept_directions`.
     directions : int, optional
         At most this many concept directions.
+    graded : bool
+        See `noise_shape`. Ignored for ``coordinate``, whose mask is the gates.
     penalty : float
-        Larger closes more gates.
+        Larger closes more gates. A direction stays open where it has more than ``penalty`` times the average
+        share (1/n) of the concept's energy or is worth more than ``penalty`` bits to the classifier.
     seed : int
         The same seed and inputs give the same mask.
     epochs : int
-        At most; training stops when neither the held-out accuracy nor the gates have moved for five.
+        At most; training stops when neither the held-out accuracy nor the gates have moved for ten.
     learning_rate, gate_learning_rate : float
-        Adam step sizes of the classifiers and of the gates. A gate is 0 only below log_alpha = -2.4, and Adam
-        moves it by about the step size a batch: a rate fit for the classifiers never closes one.
+        Adam step sizes of the classifier and of the gates. A gate is 0 only below log_alpha = -2.4 and travels
+        at most a step size per batch: a rate fit for the classifier hardly closes one.
     temperature : float
         Of the gates, see `HardConcreteGates`.
     validation_share : float
         Share of pairs held out.
-    graded : bool
-        Scale the gates by the strength of their directions (square root, so as standard deviations).
     lengths : pair of arrays, shapes (n_pairs,) or (n_pairs, k), optional
-        Lengths of the positive and negative sentences, such as characters and words. Reports how much of the
+        Lengths of the positive and negative sentences, such as characters and words, to report how much of the
         held-out accuracy length alone explains.
     allow_degenerate : bool
-        Return a mask with all or no gates open instead of raising.
+        Return a mask with no gate or every gate open (isotropic noise) instead of raising.
     device : str
     progress : callable, optional
         Called as ``progress(epoch, epochs, metrics)``.
@@ -91,36 +90,43 @@ def learn_mask(
     Returns
     -------
     Mask
+        Its ``info.metrics``: ``accuracy`` (of the classifier, held-out pairs), ``accuracy_length_only``,
+        ``expected_l0``, ``epochs``, ``directions_open``, ``directions_candidate`` and ``energy_open``, the share
+        of the concept's energy in open directions.
 
     Raises
     ------
     SparseError
         For inputs that do not fit together or are not finite, and for a degenerate mask.
     """
+    from sklearn.covariance import ledoit_wolf
+
     from sparse_core.masks.gates import train_gates
 
-    positive, negative, embeddings = _checked(positive, negative, embeddings, token_labels, encoder)
+    positive, negative, embeddings, token_labels = _checked(positive, negative, embeddings, token_labels, encoder)
     if not penalty >= 0:
         raise SparseError(f"penalty is {penalty}: it must be 0 or more")
     if not 0 < validation_share < 1:
         raise SparseError(f"validation_share is {validation_share}: it must lie between 0 and 1")
-    found = build_basis(
+    mean = embeddings.mean(axis=0)
+    covariance, _ = ledoit_wolf(embeddings)
+    found = concept_directions(
         basis,
         embeddings=embeddings,
+        covariance=covariance,
         positive=positive,
         negative=negative,
         token_labels=token_labels,
-        directions=directions,
+        limit=directions,
     )
     held_out = _held_out(len(positive), validation_share, seed)
-    candidates = found.strength > 0
     gates, metrics = train_gates(
-        positive=positive @ found.directions[:, candidates],
-        negative=negative @ found.directions[:, candidates],
+        positive=(positive - mean) @ found.filters,
+        negative=(negative - mean) @ found.filters,
         held_out=held_out,
-        records=embeddings @ found.directions[:, candidates],
-        token_labels=None if basis == "coordinate" else token_labels,
-        dimension=embeddings.shape[1],
+        strength=np.zeros_like(found.strength) if basis == "coordinate" else found.strength,
+        weight=1.0 if basis == "coordinate" else 1 / encoder.dimension,
+        dimension=encoder.dimension,
         penalty=penalty,
         seed=seed,
         epochs=epochs,
@@ -130,20 +136,19 @@ def learn_mask(
         device=device,
         progress=progress,
     )
-    values = np.zeros(embeddings.shape[1])
-    values[candidates] = gates
-    _check_degenerate(values, penalty, allow_degenerate)
-    if graded:
-        values *= np.sqrt(found.strength / found.strength.max())
+    _check_degenerate(gates, encoder.dimension, penalty, allow_degenerate)
+    if basis == "coordinate" or not gates.any():
+        values, columns = np.zeros(encoder.dimension), np.eye(encoder.dimension)
+        values[: len(gates)] = gates
+    else:
+        values, columns = noise_shape(found, gates, covariance, graded=graded)
     metrics |= {
-        "directions_open": float(np.count_nonzero(values)),
-        "directions_candidate": float(candidates.sum()),
-        "strength_open": float(found.strength[values > 0].sum()),
+        "directions_open": float(np.count_nonzero(gates)),
+        "directions_candidate": float(len(gates)),
+        "energy_open": float(found.strength[gates > 0].sum()),
     }
     if lengths is not None:
         metrics["accuracy_length_only"] = _length_accuracy(*lengths, held_out)
-    mean = embeddings.mean(axis=0)
-    coordinates = (embeddings - mean) @ found.directions
     info = MaskInfo(
         concepts=tuple(concepts),
         concept_fingerprint=concept_fingerprint,
@@ -154,12 +159,10 @@ def learn_mask(
         seed=int(seed),
         metrics=metrics,
     )
-    return Mask(values, found.directions, mean, coordinates.T @ coordinates / len(coordinates), info)
+    return Mask(values, columns, mean, columns.T @ covariance @ columns, info)
 
 
-def _checked(
-    positive, negative, embeddings, token_labels, encoder
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _checked(positive, negative, embeddings, token_labels, encoder) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     arrays = {"positive": positive, "negative": negative, "embeddings": embeddings}
     for name, array in arrays.items():
         arrays[name] = array = np.asarray(array, dtype=np.float64)
@@ -176,11 +179,14 @@ def _checked(
             f"{len(arrays['positive'])} sentences with the concept are too few to learn a mask (at least 10): "
             "give more records or widen the concept"
         )
-    if token_labels is not None and len(token_labels) != len(arrays["embeddings"]):
-        raise SparseError(
-            f"{len(token_labels)} rows of token_labels for {len(arrays['embeddings'])} embeddings"
-        )
-    return arrays["positive"], arrays["negative"], arrays["embeddings"]
+    if token_labels is not None:
+        token_labels = sparse.csr_array(token_labels, dtype=bool)
+        if token_labels.shape[0] != len(arrays["embeddings"]):
+            raise SparseError(
+                f"token_labels has shape {token_labels.shape}; ({len(arrays['embeddings'])}, n_tokens) fits the "
+                "embeddings"
+            )
+    return *arrays.values(), token_labels
 
 
 def _held_out(n_pairs: int, share: float, seed: int) -> np.ndarray:
@@ -190,16 +196,17 @@ def _held_out(n_pairs: int, share: float, seed: int) -> np.ndarray:
     return held_out
 
 
-def _check_degenerate(values: np.ndarray, penalty: float, allowed: bool) -> None:
-    open_gates = np.count_nonzero(values)
-    if allowed or 0 < open_gates < len(values):
+def _check_degenerate(gates: np.ndarray, dimension: int, penalty: float, allowed: bool) -> None:
+    if allowed:
         return
+    open_gates = np.count_nonzero(gates)
     if open_gates == 0:
         raise SparseError(f"every gate closed: penalty {penalty:g} is too large for this concept, lower it")
-    raise SparseError(
-        f"all {len(values)} gates stayed open, which is isotropic noise: raise penalty (now {penalty:g}), choose a "
-        "basis of directions, or ask for it with allow_degenerate=True"
-    )
+    if open_gates == dimension:
+        raise SparseError(
+            f"all {dimension} gates stayed open, which is isotropic noise: raise penalty (now {penalty:g}), limit "
+            "directions, or ask for it with allow_degenerate=True"
+        )
 
 
 def _length_accuracy(positive, negative, held_out: np.ndarray) -> float:
@@ -207,11 +214,7 @@ def _length_accuracy(positive, negative, held_out: np.ndarray) -> float:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    positive, negative = (
-        np.asarray(a, dtype=np.float64).reshape(len(held_out), -1) for a in (positive, negative)
-    )
+    positive, negative = (np.asarray(a, dtype=np.float64).reshape(len(held_out), -1) for a in (positive, negative))
     model = make_pipeline(StandardScaler(), LogisticRegression())
     model.fit(np.vstack([positive[~held_out], negative[~held_out]]), np.repeat([1, 0], np.sum(~held_out)))
-    return float(
-        model.score(np.vstack([positive[held_out], negative[held_out]]), np.repeat([1, 0], held_out.sum()))
-    )
+    return float(model.score(np.vstack([positive[held_out], negative[held_out]]), np.repeat([1, 0], held_out.sum())))

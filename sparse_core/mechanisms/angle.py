@@ -15,7 +15,7 @@ from sparse_core.mechanisms.base import log_sphere_area
 
 _DROP = 60.0
 _PANELS = 128
-_NODES, _WEIGHTS = leggauss(16)
+_NODES, _NODE_WEIGHTS = leggauss(16)
 _TOLERANCE = 2.0**-50
 _MAX_ITERATIONS = 80
 
@@ -41,7 +41,7 @@ class AngleLaw:
         self.mode = math.atan2(self._power, epsilon) if self._power else 0.0
         self._peak = self._log_weight(self.mode)
         self._edges = np.linspace(self._end(0.0), self._end(math.pi), _PANELS + 1)
-        masses = self._mass(self._edges[:-1], self._edges[1:])
+        self._masses = masses = self._mass(self._edges[:-1], self._edges[1:])
         self._below = np.concatenate([[0.0], np.cumsum(masses)])
         self._above = np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
         self._total = self._below[-1]
@@ -78,7 +78,7 @@ class AngleLaw:
         panel = np.clip(panel, 0, _PANELS - 1)
         left, right = self._edges[panel], self._edges[panel + 1]
         target -= np.where(lower, self._below[panel], self._above[panel + 1])
-        fraction = np.clip(target / self._mass(left, right), 0.0, 1.0)
+        fraction = np.clip(target / self._masses[panel], 0.0, 1.0)
         start = left + np.where(lower, fraction, 1.0 - fraction) * (right - left)
         return self._solve(np.where(lower, left, right), start, left, right, target)
 
@@ -86,7 +86,7 @@ class AngleLaw:
         """Expectation of a function of the angle."""
         middle, half = (self._edges[1:] + self._edges[:-1]) / 2.0, np.diff(self._edges) / 2.0
         angles = middle[:, None] + half[:, None] * _NODES
-        weights = half[:, None] * _WEIGHTS * self._weight(angles)
+        weights = half[:, None] * _NODE_WEIGHTS * self._weight(angles)
         return float((weights * function(angles)).sum() / self._total)
 
     def _log_weight(self, angles):
@@ -100,11 +100,15 @@ class AngleLaw:
         return np.exp(self._log_weight(angles) - self._peak)
 
     def _mass(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Unnormalised mass between pairs of angles, node by node so that batching changes no bit."""
+        """Unnormalised mass between pairs of angles.
+
+        Nodes are added one by one: a sum over an axis takes another order for a single record.
+        """
         middle, half = (start + stop) / 2.0, (stop - start) / 2.0
+        weights = self._weight(middle + half * _NODES[:, None])
         total = np.zeros_like(middle)
-        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
-            total += weight * self._weight(middle + half * node)
+        for weight, node_weight in zip(weights, _NODE_WEIGHTS, strict=True):
+            total += node_weight * weight
         return total * half
 
     def _end(self, limit: float) -> float:

@@ -12,9 +12,8 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import gammaln
 
-from sparse_core.mechanisms.checks import checked_counts, checked_embeddings, positive
+from sparse_core.mechanisms.checks import checked_counts, checked_embeddings, checked_uniforms, positive
 from sparse_core.mechanisms.grid import release_grid, round_to_grid
-
 
 _BLOCK = 256  # rows whose intermediate results stay in cache
 
@@ -84,12 +83,12 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def uniforms_per_record(self) -> int: ...
 
-    @abc.abstractmethod
     def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
         """Protect a batch.
 
-        Embeddings are rounded to the grid first, so that two computations of one embedding that differ
-        in the last bits only nearly always release the same vector.
+        Embeddings are rounded to the grid first, so that differences in their last bits vanish unless a
+        coordinate straddles a rounding boundary. An encoder must be reproducible for that never to happen;
+        no grid can mend one that is not.
 
         Parameters
         ----------
@@ -105,6 +104,22 @@ class Mechanism(abc.ABC):
         SparseError
             For a wrong shape, a non-finite embedding or uniforms outside (0, 1).
         """
+        embeddings = self._accepted(embeddings)
+        uniforms = checked_uniforms(uniforms, self.uniforms_per_record)
+        checked_counts(embeddings, uniforms)
+        released = np.empty(embeddings.shape)
+        for start in range(0, len(released), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            rounded = round_to_grid(embeddings[block], self.grid)
+            released[block] = round_to_grid(self._released(rounded, uniforms[block]), self.grid)
+        return released
+
+    def _accepted(self, embeddings: np.ndarray) -> np.ndarray:
+        return checked_embeddings(embeddings, self.dimension)
+
+    @abc.abstractmethod
+    def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        """Protect a small batch of embeddings that are already checked and on the grid."""
 
     @abc.abstractmethod
     def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
@@ -179,16 +194,10 @@ class AdditiveMechanism(Mechanism):
     def log_density(self, noise: np.ndarray) -> np.ndarray:
         """Log-density of noise vectors, normalised; float64, shape (n_records,)."""
 
-    def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-        embeddings = checked_embeddings(embeddings, self.dimension)
-        checked_counts(embeddings, uniforms)
-        released = np.empty(embeddings.shape)
-        for start in range(0, len(released), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            sums = round_to_grid(embeddings[block], self.grid)
-            sums += self.noise(uniforms[block])
-            released[block] = round_to_grid(sums, self.grid)
-        return released
+    def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        noise = self.noise(uniforms)
+        noise += embeddings
+        return noise
 
     def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
         return self.log_density(np.asarray(outputs) - np.asarray(embeddings))

@@ -8,9 +8,7 @@ import numpy as np
 from sparse_core.errors import SparseError
 
 
-def chosen_epsilon(
-    *, epsilon: float | None, rho: float | None, embedding_norm: float, unit_noise_norm: float
-) -> float:
+def chosen_epsilon(*, epsilon: float | None, rho: float | None, embedding_norm: float, unit_noise_norm: float) -> float:
     """Resolve "epsilon or rho, exactly one" for noise whose norm is inversely proportional to epsilon.
 
     Parameters

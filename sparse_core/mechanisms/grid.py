@@ -70,7 +70,5 @@ def check_grid(grid: float) -> None:
     ------
     SparseError
     """
-    if not (
-        isinstance(grid, float | int) and grid > 0 and math.isfinite(grid) and math.frexp(grid)[0] == 0.5
-    ):
+    if not (isinstance(grid, float | int) and grid > 0 and math.isfinite(grid) and math.frexp(grid)[0] == 0.5):
         raise SparseError(f"The grid is {grid!r}; it must be a power of two such as 2**-20.")

@@ -34,9 +34,7 @@ class Laplace(AdditiveMechanism):
     ):
         self.dimension = checked_dimension(dimension)
         unit = median_radius(self.dimension)
-        self.epsilon = chosen_epsilon(
-            epsilon=epsilon, rho=rho, embedding_norm=embedding_norm, unit_noise_norm=unit
-        )
+        self.epsilon = chosen_epsilon(epsilon=epsilon, rho=rho, embedding_norm=embedding_norm, unit_noise_norm=unit)
         self.median_noise_norm = unit / self.epsilon
 
     @property

@@ -11,7 +11,8 @@ import numpy as np
 
 from sparse_core.mechanisms.grid import check_grid
 
-_BLOCK = 1024
+_BLOCK = 256
+_PANEL = 64
 _UNIT_ROUNDOFF = 2.0**-53
 _SPLITTER = 2.0**27 + 1.0
 
@@ -19,54 +20,92 @@ _SPLITTER = 2.0**27 + 1.0
 def apply_rows(matrix: np.ndarray, rows: np.ndarray, *, grid: float) -> np.ndarray:
     """Multiply every row by a matrix and round the exact product to a grid.
 
-    The product is computed by BLAS. Whatever the order of summation, its error is at most
-    gamma_n * |row| * |matrix row| with gamma_n = n u / (1 - n u) (Higham, "Accuracy and Stability of
-    Numerical Algorithms", section 3.1). Entries that lie within this bound of a rounding boundary, a few
-    per million, are computed again exactly. So each entry is the correctly rounded value of the exact
-    product, a function of its own row alone: the same for any batch, thread count, library or processor.
-
     Parameters
     ----------
     matrix : float64 array, shape (m, n)
     rows : float64 array, shape (n_rows, n)
     grid : float
-        A power of two. The finer it is, the more entries take the exact path: about
-        ``2e-16 * n * |row| * |matrix row| / grid`` of them.
+        A power of two. The finer it is, the more entries need exact arithmetic (see
+        :class:`RoundedProduct`): about ``2e-16 * n * |row| * |matrix row| / grid`` of them.
 
     Returns
     -------
     float64 array, shape (n_rows, m)
-        ``rows @ matrix.T`` in multiples of ``grid``.
+        ``rows @ matrix.T`` in multiples of ``grid``; each row is a function of its own row alone.
     """
     check_grid(grid)
-    size = matrix.shape[1]
-    gamma = size * _UNIT_ROUNDOFF / (1.0 - size * _UNIT_ROUNDOFF)
-    longest = np.sqrt(np.max(np.einsum("ij,ij->i", matrix, matrix), initial=0.0))
-    scaled_matrix = matrix.T * (1.0 / grid)
-    products = np.empty((rows.shape[0], matrix.shape[0]))
-    for start in range(0, rows.shape[0], _BLOCK):
-        chunk = rows[start : start + _BLOCK]
-        scaled = chunk @ scaled_matrix
-        nearest = products[start : start + _BLOCK]
-        np.rint(scaled, out=nearest)
-        scaled -= nearest
-        lengths = np.sqrt(np.einsum("ij,ij->i", chunk, chunk))
-        clear = 0.5 - 1.01 * gamma * longest / grid * lengths
-        furthest = np.maximum(scaled.max(axis=1), -scaled.min(axis=1))
-        for row in np.flatnonzero(furthest >= clear):
-            for column in np.flatnonzero(np.abs(scaled[row]) >= clear[row]):
-                nearest[row, column] = np.rint(_exact_dot(chunk[row], matrix[column]) / grid)
-        nearest *= grid
-        nearest += 0.0
+    products = RoundedProduct(matrix)(rows * (1.0 / grid))
+    products *= grid
+    products += 0.0
     return products
 
 
-def _exact_dot(left: np.ndarray, right: np.ndarray) -> float:
-    """The dot product of two vectors, rounded once: Veltkamp halves multiply without error."""
+class RoundedProduct:
+    """Multiply rows by a fixed matrix and round each exact product to the nearest integer.
+
+    The product is computed by BLAS. Whatever the order of summation, its error is at most
+    gamma_n * |row| * |matrix row| with gamma_n = n u / (1 - n u) (Higham, "Accuracy and Stability of
+    Numerical Algorithms", section 3.1). Entries that lie within this bound of a rounding boundary, a few
+    per million, are computed again exactly. So each entry is the correctly rounded exact product (up to
+    the sign of zero): the same for any batch, thread count, library or processor.
+
+    Parameters
+    ----------
+    matrix : float64 array, shape (m, n)
+    triangular : bool
+        Whether the matrix is lower triangular, so that nearly half of the work can be left out.
+    """
+
+    def __init__(self, matrix: np.ndarray, *, triangular: bool = False):
+        self.matrix = matrix
+        self.triangular = triangular
+        size = matrix.shape[1]
+        gamma = size * _UNIT_ROUNDOFF / (1.0 - size * _UNIT_ROUNDOFF)
+        longest = np.sqrt(np.max(np.einsum("ij,ij->i", matrix, matrix), initial=0.0))
+        self._relative_error = 1.01 * gamma * longest
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return the nearest integers to ``rows @ matrix.T``, float64, shape (n_rows, m)."""
+        products = np.empty((rows.shape[0], self.matrix.shape[0]))
+        for start in range(0, rows.shape[0], _BLOCK):
+            block = slice(start, start + _BLOCK)
+            self._fill(products[block], rows[block])
+        return products
+
+    def _fill(self, nearest: np.ndarray, rows: np.ndarray) -> None:
+        distance = self._product(rows)
+        np.rint(distance, out=nearest)
+        distance -= nearest
+        np.abs(distance, out=distance)
+        certain = 0.5 - self._relative_error * np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        if distance.max(initial=0.0) < certain.min():
+            return
+        for row, column in np.argwhere(distance >= certain[:, None]):
+            nearest[row, column] = _nearest_integer(rows[row], self.matrix[column])
+
+    def _product(self, rows: np.ndarray) -> np.ndarray:
+        if not self.triangular:
+            return rows @ self.matrix.T
+        product = np.empty((len(rows), len(self.matrix)))
+        for start in range(0, len(self.matrix), _PANEL):
+            stop = start + _PANEL
+            np.matmul(rows[:, :stop], self.matrix[start:stop, :stop].T, out=product[:, start:stop])
+        return product
+
+
+def _nearest_integer(left: np.ndarray, right: np.ndarray) -> float:
+    """The integer nearest to the exact dot product, ties to even.
+
+    Veltkamp halves multiply without error and ``fsum`` rounds once, so the sign of the distance to the
+    rounding boundary is exact.
+    """
     left_high, left_low = _halves(left)
     right_high, right_low = _halves(right)
-    parts = (left_high * right_high, left_high * right_low, left_low * right_high, left_low * right_low)
-    return math.fsum(np.concatenate(parts))
+    products = (left_high * right_high, left_high * right_low, left_low * right_high, left_low * right_low)
+    terms = np.concatenate(products).tolist()
+    below = math.floor(math.fsum(terms))
+    beyond = math.fsum([*terms, -below - 0.5])
+    return below + (beyond > 0.0 or (beyond == 0.0 and below % 2 == 1))
 
 
 def _halves(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

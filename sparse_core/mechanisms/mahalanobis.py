@@ -1,15 +1,14 @@
 """Concept-aware noise: large along the directions of a mask, small along the others."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from sparse_core.errors import SparseError
 from sparse_core.mechanisms.base import AdditiveMechanism
 from sparse_core.mechanisms.checks import checked_uniforms, chosen_epsilon
-from sparse_core.mechanisms.linear import apply_rows
 from sparse_core.mechanisms.radial import log_normalizer, radial_laplace
+from sparse_core.mechanisms.root import Root
 from sparse_core.mechanisms.sigma import DEFAULT_FLOOR, checked_basis, decomposed, median_norm, spectrum
 
 
@@ -23,9 +22,8 @@ class Mahalanobis(AdditiveMechanism):
     guarantee is ``epsilon_euclidean = epsilon / sqrt(lambda_min)``, far weaker when the floor is small.
 
     Sampling: z = R s with R R^T = Sigma, s isotropic and |s| ~ Gamma(n, 1/epsilon). Nothing is renormalised
-    after shaping; that would replace the law, and void the guarantee. When most eigenvalues are equal, as
-    with a mask that is exactly 0 outside a few directions H, the symmetric root
-    R = c I + H diag(sqrt(v_H) - c) H^T costs a fraction of R = U diag(sqrt(v)).
+    after shaping; that would replace the law, and void the guarantee. Every root R gives the same law;
+    :class:`sparse_core.mechanisms.root.Root` takes the cheapest.
 
     Parameters
     ----------
@@ -95,11 +93,9 @@ class Mahalanobis(AdditiveMechanism):
         self.variances = variances
         self._basis = checked_basis(basis, self.dimension)
         unit = median_norm(variances)
-        self.epsilon = chosen_epsilon(
-            epsilon=epsilon, rho=rho, embedding_norm=embedding_norm, unit_noise_norm=unit
-        )
+        self.epsilon = chosen_epsilon(epsilon=epsilon, rho=rho, embedding_norm=embedding_norm, unit_noise_norm=unit)
         self.median_noise_norm = unit / self.epsilon
-        self._root = None if self._basis is None else _Root.of(self._basis, np.sqrt(variances))
+        self._root = None if self._basis is None else Root.of(self._basis, variances)
 
     @property
     def basis(self) -> np.ndarray | None:
@@ -115,16 +111,19 @@ class Mahalanobis(AdditiveMechanism):
 
     @property
     def noise_grid(self) -> float:
-        """The power of two that noise is a multiple of: fine enough for the smallest direction, and finer
-        than ``grid``, so that rounding the sum to ``grid`` mixes signal and noise."""
-        return 2.0 ** math.floor(math.log2(min(self.grid / 32.0, self.median_noise_norm * 2.0**-26)))
+        """The unit in which noise is shaped and rounded: a power of two, fine enough for the quietest
+        direction and finer than ``grid``, so that rounding the sum to ``grid`` is post-processing."""
+        return 2.0 ** math.floor(math.log2(min(self.grid / 8.0, self.median_noise_norm * 2.0**-24)))
 
     def noise(self, uniforms: np.ndarray) -> np.ndarray:
-        noise = radial_laplace(checked_uniforms(uniforms, self.uniforms_per_record), self.epsilon)
+        uniforms = checked_uniforms(uniforms, self.uniforms_per_record)
         if self._root is None:
+            noise = radial_laplace(uniforms, self.epsilon)
             noise *= np.sqrt(self.variances)
             return noise
-        return self._root.apply(noise, grid=self.noise_grid)
+        noise = self._root.apply(radial_laplace(uniforms, self.epsilon * self.noise_grid))
+        noise *= self.noise_grid
+        return noise
 
     def log_density(self, noise: np.ndarray) -> np.ndarray:
         log_root = 0.5 * np.log(self.variances).sum()
@@ -143,31 +142,3 @@ class Mahalanobis(AdditiveMechanism):
         if self._basis is not None:
             difference = difference @ self._basis
         return np.linalg.norm(difference / np.sqrt(self.variances), axis=-1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Root:
-    """A root R of Sigma: level * I + expand @ reduce, or expand alone."""
-
-    expand: np.ndarray
-    reduce: np.ndarray | None = None
-    level: float = 0.0
-
-    @classmethod
-    def of(cls, basis: np.ndarray, deviations: np.ndarray) -> "_Root":
-        levels, counts = np.unique(deviations, return_counts=True)
-        level = levels[np.argmax(counts)]
-        special = deviations != level
-        if 2 * special.sum() >= len(deviations):
-            return cls(expand=basis * deviations)
-        directions = np.ascontiguousarray(basis[:, special])
-        reduce = np.ascontiguousarray((directions * (deviations[special] - level)).T)
-        return cls(expand=directions, reduce=reduce, level=float(level))
-
-    def apply(self, rows: np.ndarray, *, grid: float) -> np.ndarray:
-        if self.reduce is None:
-            return apply_rows(self.expand, rows, grid=grid)
-        shaped = apply_rows(self.expand, apply_rows(self.reduce, rows, grid=grid), grid=grid)
-        rows *= self.level
-        rows += shaped
-        return rows

@@ -9,14 +9,10 @@ from sparse_core.errors import SparseError
 from sparse_core.mechanisms.angle import AngleLaw
 from sparse_core.mechanisms.base import Mechanism, row_norms
 from sparse_core.mechanisms.checks import (
-    checked_counts,
     checked_dimension,
-    checked_embeddings,
-    checked_uniforms,
     exactly_one,
     positive,
 )
-from sparse_core.mechanisms.grid import round_to_grid
 
 _UNIT_TOLERANCE = 1e-3
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-6, 1e9
@@ -80,17 +76,26 @@ class Purkayastha(Mechanism):
     def epsilon_euclidean(self) -> float:
         return self.epsilon * math.pi / 2.0
 
-    def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-        embeddings = checked_embeddings(embeddings, self.dimension)
-        checked_counts(embeddings, uniforms)
-        uniforms = checked_uniforms(uniforms, self.uniforms_per_record)
-        centre = _unit_rows(round_to_grid(embeddings, self.grid))
+    def _accepted(self, embeddings: np.ndarray) -> np.ndarray:
+        embeddings = super()._accepted(embeddings)
+        norms = row_norms(embeddings)
+        wrong = np.abs(norms - 1.0) > _UNIT_TOLERANCE
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise SparseError(
+                f"The embedding in row {row} (counted from 0) has norm {norms[row]:.6g}; 'purkayastha' "
+                "protects unit vectors only. Normalise the embeddings or choose 'laplace'."
+            )
+        return embeddings
+
+    def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        centre = embeddings / row_norms(embeddings)[:, None]
         angle = self._law.quantile(uniforms[:, 0])
         released = ndtri(uniforms[:, 1:])
         released -= np.einsum("ij,ij->i", released, centre)[:, None] * centre
         released *= (np.sin(angle) / row_norms(released))[:, None]
         released += np.cos(angle)[:, None] * centre
-        return round_to_grid(released, self.grid)
+        return released
 
     def log_density(self, outputs: np.ndarray, *, center: np.ndarray) -> np.ndarray:
         """Log-density of outputs on the sphere, per unit of its surface area.
@@ -145,15 +150,3 @@ def _epsilon_for_chord(dimension: int, chord: float) -> float:
         else:
             high = middle
     return math.exp((low + high) / 2.0)
-
-
-def _unit_rows(embeddings: np.ndarray) -> np.ndarray:
-    norms = row_norms(embeddings)
-    wrong = np.abs(norms - 1.0) > _UNIT_TOLERANCE
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise SparseError(
-            f"The embedding in row {row} (counted from 0) has norm {norms[row]:.6g}; 'purkayastha' protects "
-            "unit vectors only. Normalise the embeddings or choose 'laplace'."
-        )
-    return embeddings / norms[:, None]

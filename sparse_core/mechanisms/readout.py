@@ -73,9 +73,7 @@ class ReadOut:
             raise SparseError(f"The mean has shape {mean.shape}; it must be one row of numbers.")
         size = len(mean)
         if (self.shrinkage is None) == (self.gain is None):
-            raise SparseError(
-                "A read-out needs either shrinkage (one factor per direction) or gain (a matrix)."
-            )
+            raise SparseError("A read-out needs either shrinkage (one factor per direction) or gain (a matrix).")
         for name, shape in (("shrinkage", (size,)), ("gain", (size, size))):
             value = getattr(self, name)
             if value is not None:
@@ -84,9 +82,7 @@ class ReadOut:
                     raise SparseError(f"The {name} has shape {value.shape}; it must be {shape}.")
                 object.__setattr__(self, name, value)
         if not all(np.isfinite(v).all() for v in (mean, self.shrinkage, self.gain) if v is not None):
-            raise SparseError(
-                "The read-out has NaN or infinite values. Estimate the mask's statistics again."
-            )
+            raise SparseError("The read-out has NaN or infinite values. Estimate the mask's statistics again.")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "basis", checked_basis(self.basis, size))
 
@@ -100,11 +96,7 @@ class ReadOut:
         gain = np.diag(self.shrinkage) if self.gain is None else self.gain
         if self.basis is None:
             return gain
-        half = (
-            self.basis * self.shrinkage
-            if self.gain is None
-            else apply_rows(gain.T, self.basis, grid=_MATRIX_GRID)
-        )
+        half = self.basis * self.shrinkage if self.gain is None else apply_rows(gain.T, self.basis, grid=_MATRIX_GRID)
         return apply_rows(self.basis, half, grid=_MATRIX_GRID)
 
     def apply(self, releases: np.ndarray, *, grid: float = DEFAULT_GRID) -> np.ndarray:
@@ -201,8 +193,7 @@ def wiener(
     covariance = np.asarray(covariance, dtype=np.float64)
     if covariance.shape != (len(mean), len(mean)) or not np.isfinite(covariance).all():
         raise SparseError(
-            f"The signal covariance has shape {covariance.shape}; it must be ({len(mean)}, {len(mean)}) "
-            "finite numbers."
+            f"The signal covariance has shape {covariance.shape}; it must be ({len(mean)}, {len(mean)}) finite numbers."
         )
     if not np.allclose(covariance, covariance.T, rtol=1e-8, atol=1e-10 * np.abs(covariance).max()):
         raise SparseError("The signal covariance is not symmetric.")

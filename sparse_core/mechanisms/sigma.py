@@ -47,9 +47,7 @@ def spectrum(weights: np.ndarray, *, floor: float = DEFAULT_FLOOR, degenerate: s
         index = int(np.argmin(np.isfinite(weights)))
         raise SparseError(f"The mask weight at position {index} is not finite. Train the mask again.")
     if weights.min() < 0.0 or weights.max() > 1.0:
-        raise SparseError(
-            f"Mask weights run from {weights.min():.6g} to {weights.max():.6g}; they must lie in [0, 1]."
-        )
+        raise SparseError(f"Mask weights run from {weights.min():.6g} to {weights.max():.6g}; they must lie in [0, 1].")
     if np.ptp(weights) == 0.0:
         if degenerate == "isotropic":
             return np.ones_like(weights)

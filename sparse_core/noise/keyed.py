@@ -62,8 +62,7 @@ def record_uniforms(
         raise SparseError("policy_hash must be a string of hexadecimal digits, such as Policy.hash gives.")
     if len(record_ids) != len(contents):
         raise SparseError(
-            f"There are {len(record_ids)} record ids but {len(contents)} contents; pass one of each "
-            "for every record."
+            f"There are {len(record_ids)} record ids but {len(contents)} contents; pass one of each for every record."
         )
     if count < 0:
         raise SparseError(f"count is {count}; it must not be negative.")

@@ -59,13 +59,10 @@ class Key:
             raise SparseError(f"A key is made from bytes, not {type(secret).__name__}.")
         if len(secret) < KEY_BYTES:
             raise SparseError(
-                f"The key has {len(secret)} bytes; at least {KEY_BYTES} are needed. "
-                "Make one with `sparse key new`."
+                f"The key has {len(secret)} bytes; at least {KEY_BYTES} are needed. Make one with `sparse key new`."
             )
         if len(set(secret)) < _MIN_DISTINCT_BYTES:
-            raise SparseError(
-                "The key repeats a few byte values and cannot be random. Make one with `sparse key new`."
-            )
+            raise SparseError("The key repeats a few byte values and cannot be random. Make one with `sparse key new`.")
         self._secret = secret
         self._identifier = self.hasher(b"identifier").hexdigest(8)
 

@@ -25,7 +25,7 @@ SPECTRA = {
 @pytest.mark.parametrize("name", SPECTRA)
 def test_rho_is_hit_within_half_a_percent_for_any_mask(name, floor):
     mechanism = Mahalanobis(weights=SPECTRA[name], floor=floor, rho=3.0, embedding_norm=2.0)
-    noise = mechanism.noise(uniforms_for(mechanism, 60_000))
+    noise = mechanism.noise(uniforms_for(mechanism, 30_000))
     norms = np.linalg.norm(noise, axis=1)
     sampling_error = 2.5 * np.ptp(np.quantile(norms, [0.49, 0.51])) / 0.02 * 0.5 / np.sqrt(len(norms))
     assert abs(np.median(norms) / 6.0 - 1) < 0.005 + sampling_error / 6.0
@@ -35,12 +35,12 @@ def test_rho_is_hit_within_half_a_percent_for_any_mask(name, floor):
 def test_the_median_norm_agrees_with_direct_simulation(name):
     variances = spectrum(SPECTRA[name], floor=1e-3)
     generator = np.random.default_rng(0)
-    squares = sum(v * generator.standard_normal(400_000, dtype=np.float32) ** 2 for v in variances[:20])
+    squares = sum(v * generator.standard_normal(200_000, dtype=np.float32) ** 2 for v in variances[:20])
     for v in variances[20:]:
-        squares = squares + v * generator.standard_normal(400_000, dtype=np.float32) ** 2
-    mixing = generator.gamma((len(variances) + 1) / 2, 2.0, 400_000)
+        squares = squares + v * generator.standard_normal(200_000, dtype=np.float32) ** 2
+    mixing = generator.gamma((len(variances) + 1) / 2, 2.0, 200_000)
     simulated = np.median(np.sqrt(mixing * squares))
-    assert median_norm(variances) == pytest.approx(simulated, rel=0.005)
+    assert median_norm(variances) == pytest.approx(simulated, rel=0.006)
 
 
 @pytest.mark.parametrize(

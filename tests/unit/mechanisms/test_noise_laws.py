@@ -19,8 +19,10 @@ from scipy.stats import kstest
 
 from sparse_core.mechanisms import Gaussian, Laplace, Mahalanobis, NoMechanism, Purkayastha
 from sparse_core.mechanisms.radial import radial_laplace
+from sparse_core.mechanisms.root import Root
+from sparse_core.mechanisms.sigma import spectrum
 
-COUNT = 20_000
+COUNT = 10_000
 MECHANISMS = {
     "laplace": Laplace(dimension=24, epsilon=5.0),
     "laplace, one dimension": Laplace(dimension=1, epsilon=5.0),
@@ -121,11 +123,19 @@ def test_the_log_density_is_normalised_and_belongs_to_the_sampler(mechanism):
     assert abs(ratio.mean() - 1) < 4.5 * ratio.std() / np.sqrt(len(ratio)) < 0.03
 
 
-def test_every_root_of_sigma_gives_the_same_covariance():
-    basis = orthogonal(10)
-    weights = np.array([1, 1, 0, 0, 0, 0, 0, 0, 0, 0.0])
-    for nearly in (weights, weights + np.linspace(0, 1e-9, 10)[::-1]):
-        mechanism = Mahalanobis(weights=np.clip(nearly, 0, 1), basis=basis, floor=0.1, epsilon=3.0)
-        noise = mechanism.noise(uniforms_for(mechanism, 100_000))
-        expected = (basis * mechanism.noise_variance()) @ basis.T
-        assert np.abs(noise.T @ noise / len(noise) - expected).max() < 0.03 * expected.max()
+@pytest.mark.parametrize("active", [2, 9])
+def test_every_root_of_sigma_multiplies_to_sigma(active):
+    basis, variances = orthogonal(10), spectrum(graded_mask(10, active), floor=1e-6)
+    sigma = (basis * variances) @ basis.T
+    root = Root.of(basis, variances)
+    matrix = root.apply(2.0**48 * np.eye(10)).T / 2.0**48
+    assert root.expand.triangular == (active == 9)
+    assert np.allclose(matrix @ matrix.T, sigma, rtol=0, atol=1e-12)
+
+
+def test_beyond_a_thousand_dimensions_the_root_is_the_scaled_basis():
+    basis, variances = orthogonal(1_030), np.linspace(0.5, 1.5, 1_030)
+    root = Root.of(basis, variances)
+    matrix = root.expand.matrix
+    assert not root.expand.triangular and root.reduce is None
+    assert np.allclose(matrix @ matrix.T, (basis * variances) @ basis.T)

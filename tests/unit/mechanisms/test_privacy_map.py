@@ -56,8 +56,7 @@ def test_the_log_ratio_never_exceeds_epsilon_times_the_distance_and_attains_it(n
     beyond = outputs_beyond(mechanism, x, other)
     far = mechanism.distance(x, other) > 1e-3
     worst = max(
-        ratio_over_bound(mechanism, outputs[far], x[far], other[far]).max()
-        for outputs in (sampled, swapped, beyond)
+        ratio_over_bound(mechanism, outputs[far], x[far], other[far]).max() for outputs in (sampled, swapped, beyond)
     )
     assert 0.99 < worst < 1 + 1e-6
     rounding = 1e-9 * (1 + np.abs(mechanism.log_likelihood(beyond, x)))

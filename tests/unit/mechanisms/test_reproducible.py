@@ -40,7 +40,7 @@ def test_releases_do_not_depend_on_the_batch(name, batch):
     mechanism = MECHANISMS[name]
     embeddings, uniforms = unit_rows(COUNT, 100), uniforms_for(mechanism, COUNT)
     whole = mechanism.release(embeddings, uniforms)
-    for shift in (0, 3):
+    for shift in {0, min(3, batch - 1)}:
         parts = [
             mechanism.release(embeddings[start : start + batch], uniforms[start : start + batch])
             for start in range(shift, COUNT, batch)
@@ -100,14 +100,12 @@ def test_a_product_is_the_exact_one_rounded_once(size, lines, seed, exponent):
 def test_products_next_to_a_rounding_boundary_do_not_depend_on_the_batch():
     """Plain BLAS and rounding fail here: the boundary is closer than the order of summation is exact."""
     generator = np.random.default_rng(0)
-    matrix, rows = orthogonal(384), generator.standard_normal((24, 384))
+    matrix, rows = orthogonal(192), generator.standard_normal((12, 192))
     grid = 2.0**-44
     whole = apply_rows(matrix, rows, grid=grid)
-    assert all(
-        np.array_equal(apply_rows(matrix, rows[i : i + 1], grid=grid), whole[i : i + 1]) for i in range(24)
-    )
+    assert all(np.array_equal(apply_rows(matrix, rows[i : i + 1], grid=grid), whole[i : i + 1]) for i in range(12))
     naive = round_to_grid(rows @ matrix.T, grid)
-    alone = np.concatenate([round_to_grid(rows[i : i + 1] @ matrix.T, grid) for i in range(24)])
+    alone = np.concatenate([round_to_grid(rows[i : i + 1] @ matrix.T, grid) for i in range(12)])
     assert not np.array_equal(naive, alone)
 
 

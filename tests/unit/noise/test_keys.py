@@ -108,8 +108,7 @@ def test_no_representation_of_a_key_shows_its_bytes(secret):
         assert secret.hex() not in shown
         assert repr(secret)[2:-1] not in shown
         assert not any(
-            secret.hex()[i : i + 12] in shown.replace(key.identifier, "")
-            for i in range(len(secret.hex()) - 11)
+            secret.hex()[i : i + 12] in shown.replace(key.identifier, "") for i in range(len(secret.hex()) - 11)
         )
     assert not hasattr(key, "__dict__")
 
