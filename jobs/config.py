@@ -6,6 +6,7 @@ The docstring under a field is its documentation: ``--help`` and error messages 
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -21,6 +22,7 @@ from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
 
 
 class Section(BaseModel):
@@ -132,8 +134,8 @@ class ProtectionConfig(Section):
     """Privacy parameter in the mechanism's own metric. Give this or rho."""
     rho: Positive | None = None
     """Noise-to-signal: median noise norm over median embedding norm. Give this or epsilon."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = DEFAULT_FLOOR
-    """Share of the noise variance spread evenly over all directions; protects the record, not only the concept."""
+    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    """Share of the noise variance spread evenly over all directions: protects what lies outside the mask."""
     read_out: Literal["wiener", "none"] = "wiener"
     """Post-processing with public quantities that restores utility at no privacy cost."""
     unit_norm: bool = False
@@ -303,7 +305,7 @@ class QuickstartConfig(JobConfig):
     """Masks to learn, by name."""
     rho: Positive
     """Noise-to-signal of every protection compared."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = DEFAULT_FLOOR
+    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
     """Share of the noise variance spread evenly over all directions."""
     compare: Annotated[tuple[QuickstartProtection, ...], Field(min_length=1)]
     """Protections to compare, at equal rho and with the same read-out."""
@@ -348,8 +350,13 @@ def load_config(model: type[C], path: str | None, overrides: list[str]) -> C:
             values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
         except FileNotFoundError:
             raise SparseError(f"There is no configuration file {path}.") from None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise SparseError(f"The configuration file {path} cannot be read: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SparseError(f"The configuration file {path} cannot be read ({error}).") from None
+        except yaml.YAMLError as error:
+            # PyYAML's own message quotes the line, which may hold a term of the concept.
+            mark = getattr(error, "problem_mark", None)
+            where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise SparseError(f"The configuration file {path} is not valid YAML{where}.") from None
         if not isinstance(values, dict):
             raise SparseError(
                 f"The configuration file {path} must hold fields and values, not {type(values).__name__}."
@@ -425,6 +432,11 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def without_credentials(text: str) -> str:
+    """A setting without the user name and password that a URL in it may carry."""
+    return _CREDENTIALS.sub("://***@", text)
+
+
 def public_settings(config: BaseModel) -> dict[str, str]:
     """The configuration as flat, loggable settings: without terms, patterns or anything secret."""
     flat: dict[str, str] = {}
@@ -439,7 +451,7 @@ def public_settings(config: BaseModel) -> dict[str, str]:
         elif name.endswith(("concept.terms", "concept.patterns")):
             flat[name] = f"{len(value)} given"
         else:
-            flat[name] = str(value)
+            flat[name] = without_credentials(str(value))
 
     walk(config.model_dump(mode="json"), "")
     return flat

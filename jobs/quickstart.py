@@ -20,6 +20,7 @@ from jobs.progress import console
 from jobs.stages import RememberingEncoder
 from jobs.summary import Summary
 from jobs.tracking import tracking_uri
+from sparse_core.errors import SparseError
 
 CONFIG = QuickstartConfig
 
@@ -32,11 +33,15 @@ class Plan:
 
 
 def plan(config: QuickstartConfig) -> Plan:
-    """Check inputs, concept and key."""
-    lines = [line for name in config.masks for line in train_mask.plan(_training(config, name)).lines]
-    released = _row(config, config.release)
-    lines += privatize.plan(_release(config).model_copy(update={"mask": None})).lines if released.mask else []
-    return Plan(tuple(lines))
+    """Check inputs, concept, key and output."""
+    if storage.exists(storage.join(config.output, "release", "claim.json")):
+        raise SparseError(
+            f"output: {config.output} already holds a quickstart. Remove it, or choose another output directory."
+        )
+    training = [line for name in config.masks for line in train_mask.plan(_training(config, name)).lines]
+    # The mask is not there yet: all else about the release can be checked.
+    release = privatize.plan(_release(config).model_copy(update={"mask": None})).lines
+    return Plan((*training, *release))
 
 
 def run(config: QuickstartConfig, *, verbose: bool = False) -> Summary:

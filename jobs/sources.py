@@ -11,9 +11,11 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +37,7 @@ _FORMATS = {
     ".json": "jsonl",
 }
 _SAMPLE_LINES = 1000
+_LARGEST_CSV_FIELD = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,14 @@ def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
     files = storage.list_files(config.path)
     formats = {url: _format(url) for url in files}
     readers = {"parquet": _parquet_header, "csv": _csv_header, "jsonl": _jsonl_header}
-    headers = {url: readers[kind](url) for url, kind in formats.items()}
+    headers = {url: _header(readers[kind], url) for url, kind in formats.items()}
     headers = {url: header for url, header in headers.items() if header[1] != 0}
     if not headers:
         raise SparseError(f"input.path: {config.path} holds no rows in {len(files)} file(s).")
+    if all(schema is None for schema, _ in headers.values()):
+        raise SparseError(f"input.path: {next(iter(headers))} has no JSON object in its first {_SAMPLE_LINES} lines.")
     wanted = [c for c in dict.fromkeys((config.id, config.text, config.annotations, *columns)) if c is not None]
-    schemas = {url: _chosen(header[0], wanted, url, config) for url, header in headers.items()}
+    schemas = {url: _chosen(schema, wanted, url, config) for url, (schema, _) in headers.items() if schema is not None}
     (first_url, schema), *others = schemas.items()
     for url, other in others:
         for column in wanted:
@@ -183,13 +188,15 @@ def _sorted_out(source: Source, columns: dict[str, list], positions: list[str], 
     config = source.input
     texts = columns[config.text]
     ids = columns[config.id] if config.id is not None else [None] * len(texts)
+    unfit = _rows_of_another_type(source.schema, columns)
     good = []
     for row, (record, text) in enumerate(zip(ids, texts, strict=True)):
-        reason = _unfit_text(text) or ("null_id" if config.id is not None and record is None else None)
+        reason = _unfit_text(text) or (_unfit_id(record) if config.id is not None else None) or unfit.get(row)
         if reason is None:
             good.append(row)
         else:
-            rejected.append(Rejected(None if record is None else str(record), reason, positions[row]))
+            named = isinstance(record, int | str) and _unfit_id(record) is None
+            rejected.append(Rejected(str(record) if named else None, reason, positions[row]))
     if config.id is None:
         ids = [hashlib.sha256(position.encode()).hexdigest()[:32] for position in positions]
     return Rows(
@@ -209,7 +216,33 @@ def _unfit_text(text: Any) -> str | None:
         return "empty_text"
     if not text.strip():
         return "blank_text"
-    return None
+    return None if _is_utf8(text) else "invalid_utf8"
+
+
+def _unfit_id(record: Any) -> str | None:
+    if record is None or (isinstance(record, str) and not record.strip()):
+        return "null_id"
+    if isinstance(record, bool) or not isinstance(record, int | str):
+        return "unfit_value"
+    return None if isinstance(record, int) or _is_utf8(record) else "invalid_utf8"
+
+
+def _rows_of_another_type(schema: pa.Schema, columns: dict[str, list]) -> dict[int, str]:
+    """Rows with a value that its column cannot hold: JSON lines promise no types."""
+    unfit = {}
+    for name, values in columns.items():
+        kind = schema.field(name).type
+        if not _fits(values, kind):
+            unfit |= {row: "unfit_value" for row, value in enumerate(values) if not _fits([value], kind)}
+    return unfit
+
+
+def _fits(values: list, kind: pa.DataType) -> bool:
+    try:
+        pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _format(url: str) -> str:
@@ -265,6 +298,13 @@ def _open_text_bytes(url: str):
     return gzip.open(raw, "rb") if url.endswith(".gz") else raw
 
 
+def _header(reader, url: str) -> tuple[pa.Schema | None, int | None]:
+    try:
+        return reader(url)
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        raise SparseError(f"input.path: {url} cannot be read ({error}).") from None
+
+
 def _parquet_header(url: str) -> tuple[pa.Schema, int]:
     try:
         with _open(url) as file:
@@ -291,15 +331,28 @@ def _read_parquet(source: Source, unit: Unit):
             if low < high:
                 part = batch.slice(low, high - low)
                 positions = [f"{unit.url}: row {at + low + i}" for i in range(len(part))]
-                yield part.to_pydict(), positions, []
+                yield _decoded(part, positions)
             at += len(batch)
+
+
+def _decoded(part: pa.RecordBatch, positions: list[str]) -> tuple[dict[str, list], list[str], list[Rejected]]:
+    try:
+        return part.to_pydict(), positions, []
+    except UnicodeDecodeError:
+        good, rejected = [], []
+        for row, position in enumerate(positions):
+            try:
+                part.slice(row, 1).to_pydict()
+                good.append(row)
+            except UnicodeDecodeError:
+                rejected.append(Rejected(None, "invalid_utf8", position))
+        return part.take(pa.array(good, pa.int64())).to_pydict(), [positions[row] for row in good], rejected
 
 
 def _csv_header(url: str) -> tuple[pa.Schema, int | None]:
     with io.TextIOWrapper(_open_text_bytes(url), encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
-        names = next(reader, None)
-        if not names or next(reader, None) is None:
+        names = next(csv.reader(file), None)
+        if not names or not any(line.strip() for line in file):
             return pa.schema([]), 0
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -311,11 +364,20 @@ def _read_csv(source: Source, unit: Unit):
     with io.TextIOWrapper(
         _open_text_bytes(unit.url), encoding="utf-8-sig", errors="surrogateescape", newline=""
     ) as file:
-        reader = csv.reader(file)
+        csv.field_size_limit(_LARGEST_CSV_FIELD)
+        # Strict, because a quote that is never closed would make the rest of the file one long text.
+        reader = csv.reader(file, strict=True)
         names = next(reader)
         batch = _Batch(source.schema)
-        for values in reader:
-            where = f"{unit.url}: line {reader.line_num}"
+        while True:
+            where = f"{unit.url}: line {reader.line_num + 1}"
+            try:
+                values = next(reader)
+            except StopIteration:
+                break
+            except csv.Error:
+                batch.reject(None, "malformed_csv", where)
+                continue
             if not values:
                 continue
             if len(values) != len(names):
@@ -330,27 +392,28 @@ def _read_csv(source: Source, unit: Unit):
 
 
 def _is_utf8(value: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _jsonl_header(url: str) -> tuple[pa.Schema, int | None]:
-    records = []
+def _jsonl_header(url: str) -> tuple[pa.Schema | None, int | None]:
     with _open_text_bytes(url) as file:
-        for line, _ in zip(file, range(_SAMPLE_LINES), strict=False):
-            record, _ = _parsed(line)
-            if record is not None:
-                records.append(record)
+        lines = list(islice((line for line in file if line.strip()), _SAMPLE_LINES))
+    records = [record for record, _ in map(_parsed, lines) if record is not None]
     if not records:
-        return pa.schema([]), 0
+        return None, None if lines else 0
     names = list(dict.fromkeys(name for record in records for name in record))
     fields = []
     for name in names:
         values = [record.get(name) for record in records]
         try:
             kind = pa.array(values).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
             kind = pa.string()
-        fields.append((name, kind))
+        fields.append((name, pa.string() if pa.types.is_null(kind) else kind))
     return pa.schema(fields), None
 
 
@@ -381,10 +444,10 @@ def _read_jsonl(source: Source, unit: Unit):
 
 def _parsed(line: bytes) -> tuple[dict | None, str | None]:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return None, "invalid_utf8"
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, "malformed_json"
     return (record, None) if isinstance(record, dict) else (None, "malformed_json")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -76,7 +78,16 @@ def read_json(url: str) -> dict | None:
 
 def write_json(url: str, value: dict) -> None:
     """Write a JSON file in one step: a reader sees the old file or the new one, never half."""
-    write_bytes(url, (json.dumps(value, indent=2, default=str) + "\n").encode())
+    write_bytes(url, (json.dumps(_finite(value), indent=2, default=str, allow_nan=False) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: they become null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_bytes(url: str, content: bytes) -> None:

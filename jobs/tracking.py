@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs import storage
-from jobs.config import JobConfig, public_settings
+from jobs.config import JobConfig, public_settings, without_credentials
 from jobs.summary import Summary
 from sparse_core.errors import SparseError
 
@@ -97,7 +98,8 @@ def _start(config: JobConfig, summary: Summary):
         )
         run = client.create_run(experiment_id, run_name=summary.job, tags={"sparse.job": summary.job})
     except MlflowException as error:
-        raise SparseError(f"tracking.uri: {uri} cannot be used ({error.message[:200]}).") from None
+        shown, message = without_credentials(uri), without_credentials(error.message[:200])
+        raise SparseError(f"tracking.uri: {shown} cannot be used ({message}).") from None
     return client, run.info.run_id
 
 
@@ -118,7 +120,7 @@ def _log(client, run_id: str, config: JobConfig, summary: Summary) -> None:
     numbers = [
         Metric(_NAME.sub("_", key), float(value), 0, 0)
         for key, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     ]
     for start in range(0, len(params), 100):
         client.log_batch(run_id, params=params[start : start + 100])

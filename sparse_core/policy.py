@@ -240,13 +240,20 @@ class Policy:
         """Write ``policy.json`` and the mask into a directory."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        if self.mask is not None:
-            self.mask.save(directory / "mask")
         described = self._description() | {
             "hash": self.hash,
             "encoder": asdict(self.encoder),
             "guarantee": asdict(self.guarantee()),
         }
+        if self.mask is not None:
+            self.mask.save(directory / "mask")
+        if self.reader is not None:
+            # Eigendecompositions differ in the last bits between machines; releases must not.
+            from safetensors.numpy import save
+
+            tensors = save({"gain": self.reader.gain})
+            (directory / "read_out.safetensors").write_bytes(tensors)
+            described["read_out_sha256"] = hashlib.sha256(tensors).hexdigest()
         temporary = directory / f".policy.json.{os.getpid()}"
         temporary.write_text(json.dumps(described, indent=2) + "\n")
         os.replace(temporary, directory / "policy.json")
@@ -266,6 +273,8 @@ class Policy:
         SparseError
             If there is no policy, it was changed since it was written, or it belongs to another encoder.
         """
+        from safetensors import SafetensorError
+
         path = Path(directory) / "policy.json"
         try:
             fields = json.loads(path.read_text())
@@ -277,15 +286,31 @@ class Policy:
                 mask=mask,
                 **{name: fields[name] for name in ("mechanism", "epsilon", "floor", "read_out", "unit_norm")},
             )
+            if policy.read_out != "none":
+                tensors = (path.parent / "read_out.safetensors").read_bytes()
+                if hashlib.sha256(tensors).hexdigest() != fields["read_out_sha256"]:
+                    raise SparseError(f"The read-out in {path.parent} was changed after it was written.")
+                policy.__dict__["reader"] = policy._saved_reader(tensors)
         except FileNotFoundError:
-            raise SparseError(f"There is no policy in {path.parent}: {path.name} is missing.") from None
-        except (ValueError, KeyError, TypeError) as error:
+            raise SparseError(f"There is no complete policy in {path.parent}: a file is missing.") from None
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, SparseError):
                 raise
             raise SparseError(f"{path} is not a policy ({type(error).__name__}: {error}).") from None
         if policy.hash != fields["hash"]:
             raise SparseError(f"{path} does not match its own hash: it was changed after it was written.")
         return policy
+
+    def _saved_reader(self, tensors: bytes) -> ReadOut:
+        from safetensors.numpy import load
+
+        return ReadOut(
+            mean=self.mask.mean,
+            basis=self.mask.basis,
+            gain=load(tensors)["gain"],
+            signal_gain=self.law.signal_gain,
+            unit_norm=self.unit_norm,
+        )
 
     def _description(self) -> dict:
         return {

@@ -97,7 +97,8 @@ def reidentification(
     if len(rows) == 0 or rows.min() < 0 or rows.max() >= len(unprotected):
         raise SparseError(f"rows must name one of the {len(unprotected)} candidates for each protected record")
     public = public or PublicKnowledge()
-    ranks = {"cosine": self_ranks(unit_rows(protected), unit_rows(unprotected), rows)}
+    cosine = (unit_rows(vectors).astype(np.float32) for vectors in (protected, unprotected))
+    ranks = {"cosine": self_ranks(*cosine, rows)}
     if public.noise_variance is not None and np.max(public.noise_variance) > 0:
         center = unprotected.mean(axis=0, dtype=np.float64)
         whitened = (whiten_noise(vectors - center, public) for vectors in (protected, unprotected))

@@ -37,8 +37,10 @@ class AttackResult:
         Rows of the test records that hold a token: those that were attacked.
     true : bool array, shape (n_test, n_tokens)
         Their tokens.
-    hits_unprotected, hits_protected, hits_floor : bool array, shape (n_test, n_tokens)
+    hits_unprotected, hits_protected : bool array, shape (n_test, n_tokens)
         The true tokens that were guessed; columns pool by concept, rows resample by record.
+    hits_floor : float array, shape (n_test, n_tokens)
+        Share of the shuffled trainings that guessed each true token.
     """
 
     attack: str
@@ -75,7 +77,7 @@ def leakage_intervals(
 
     Parameters
     ----------
-    hits_unprotected, hits_protected, hits_floor, true : bool array, shape (n_records, n_tokens)
+    hits_unprotected, hits_protected, hits_floor, true : array, shape (n_records, n_tokens)
         Fields of an `AttackResult`; give some of the columns for one concept or token group.
     n_bootstrap : int
     generator : numpy.random.Generator
