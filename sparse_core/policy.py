@@ -199,6 +199,24 @@ class Policy:
             released = released / np.linalg.norm(released, axis=1, keepdims=True)
         return released.astype(np.float32)
 
+    def query_transform(self, queries: np.ndarray) -> np.ndarray:
+        """Prepare trusted, unprotected queries for search among published vectors.
+
+        Parameters
+        ----------
+        queries : float array, shape (n_queries, n)
+            From the policy's encoder.
+
+        Returns
+        -------
+        float64 array, shape (n_queries, n)
+            See `sparse_core.mechanisms.readout` for why read-out vectors need no other queries than the
+            original ones, and raw releases none either where there is no read-out to know of.
+        """
+        if self.reader is None:
+            return np.asarray(queries, dtype=np.float64)
+        return self.reader.query_transform(queries)
+
     def undo_read_out(self, vectors: np.ndarray) -> np.ndarray:
         """What anybody can do to published vectors: take the public read-out back.
 

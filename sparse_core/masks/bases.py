@@ -11,7 +11,7 @@ from scipy import sparse
 
 from sparse_core.errors import SparseError
 
-BASES = ("erasure", "label", "shift", "blend", "coordinate")
+BASES = ("blend", "erasure", "label", "shift", "coordinate")
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,17 @@ def concept_directions(
 
     Parameters
     ----------
-    basis : {"erasure", "label", "shift", "blend", "coordinate"}
+    basis : {"blend", "erasure", "label", "shift", "coordinate"}
         ``label``: left singular vectors of the cross-covariance M between embeddings and standardised token
-        indicators; outside their span no linear attacker learns anything about those tokens. ``erasure``: the
-        same for whitened embeddings, C^(-1/2) M. Of all additive noise it costs a linear attacker the most and a
-        linear reader the least: the risk tr(M^T (C+N)^-1 M) against the erased share of whitened signal is
-        optimised by noise on C^(1/2) V, V the leading eigenvectors of C^(-1/2) M M^T C^(-1/2) (the directions
-        LEACE erases: Belrose et al., NeurIPS 2023). ``shift``: eigenvectors of mean (x+ - x-)(x+ - x-)^T.
-        ``blend``: like ``erasure`` for label and shift together, each scaled to the same whitened energy.
-        ``coordinate``: the encoder's own axes, which have no order (arXiv 2602.07090).
+        indicators; outside their span no linear attacker learns anything about those tokens. ``shift``:
+        eigenvectors of D = mean (x+ - x-)(x+ - x-)^T, where removing the concept moves a sentence. ``erasure``:
+        ``label`` for whitened embeddings, with noise on C^(1/2) V, V the leading eigenvectors of
+        C^(-1/2) M M^T C^(-1/2) (the directions that LEACE erases: Belrose et al., NeurIPS 2023). Among noises
+        that drown so many directions it leaves a linear attacker the least: the explained label variance
+        tr(M^T (C+N)^-1 M) is linear in (C+N)^-1 <= C^-1, hence smallest where N is infinite on such directions
+        and nothing elsewhere. ``blend``: ``erasure`` of M M^T and D together, each scaled to the same whitened
+        energy; the pairs say what few labels cannot. ``coordinate``: the encoder's own axes, which have no order
+        (arXiv 2602.07090).
     embeddings : float array, shape (n_records, n)
     covariance : float array, shape (n, n)
         Of the embeddings; positive definite.

@@ -10,7 +10,7 @@ from sparse_core.errors import SparseError
 from sparse_core.masks.artifact import Mask, MaskInfo
 from sparse_core.masks.bases import concept_directions, noise_shape
 
-DEFAULT_BASIS = "erasure"
+DEFAULT_BASIS = "blend"
 
 
 def learn_mask(
@@ -58,7 +58,7 @@ def learn_mask(
         seen once: rare ones say little of themselves but much of tokens that the corpus does not have.
     concepts, concept_fingerprint, salt, encoder
         Recorded in the mask, see `MaskInfo`.
-    basis : {"erasure", "label", "shift", "blend", "coordinate"}
+    basis : {"blend", "erasure", "label", "shift", "coordinate"}
         See `concept_directions`.
     directions : int, optional
         At most this many concept directions.

@@ -118,7 +118,7 @@ def test_a_basis_without_its_token_labels_is_refused(basis, corpus, covariance):
 
 
 def test_an_unknown_basis_is_refused_with_the_names_of_the_known(corpus, covariance):
-    with pytest.raises(SparseError, match=r"'surname'.*erasure, label, shift"):
+    with pytest.raises(SparseError, match=r"'surname'.*blend, erasure, label"):
         directions_of("surname", corpus, covariance)
 
 

@@ -13,7 +13,7 @@ def test_noise_by_the_mask_leaves_a_linear_attacker_nothing_of_the_planted_token
     noise = 1e4 * (mask.basis * mask.values) @ mask.basis.T
     before, after = (np.trace(crossed.T @ np.linalg.solve(covariance + n, crossed)) for n in (0 * noise, noise))
     assert after < 0.02 * before
-    assert np.count_nonzero(mask.values) == 5
+    assert 5 <= np.count_nonzero(mask.values) <= 10
 
 
 def test_training_tells_removed_from_present_on_pairs_it_has_not_seen(mask):

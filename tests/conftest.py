@@ -1,0 +1,36 @@
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+import pyarrow.parquet as pq
+import pytest
+
+CORPUS = Path(__file__).parents[1] / "configs" / "data" / "clinical_sentences.parquet"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread():
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    """The default encoder, on one thread."""
+    from sparse_core.encoders import load_encoder
+
+    return load_encoder(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="session")
+def clinical():
+    """The bundled corpus: id, text, section."""
+    return pq.read_table(CORPUS)
+
+
+@pytest.fixture(scope="session")
+def sentences(clinical):
+    return clinical["text"].to_pylist()
