@@ -24,8 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name == "key":
             return _key(rest)
+        if name == "budget":
+            return importlib.import_module("jobs.budget").main(rest)
         if name.replace("-", "_") not in JOBS:
-            raise SparseError(f"There is no command {name!r}; there are {', '.join(JOBS)} and key.")
+            raise SparseError(f"There is no command {name!r}; there are {', '.join(JOBS)}, key and budget.")
         return _run_job(name.replace("-", "_"), rest)
     except SparseError as error:
         print(
@@ -92,7 +94,9 @@ def _overview() -> str:
     lines = ["usage: sparse COMMAND [--config FILE] [--dry-run] [field=value ...]", "", "commands:"]
     for name in JOBS:
         lines.append(f"  {name:<12} {importlib.import_module(f'jobs.{name}').CONFIG.__doc__}")
-    lines += ["  key new PATH  Write a new secret key.", "", "sparse COMMAND --help explains every field."]
+    lines.append("  key new PATH  Write a new secret key.")
+    lines.append("  budget show DATASET...  What records were released under, what they have spent and have left.")
+    lines += ["", "sparse COMMAND --help explains every field."]
     return "\n".join(lines)
 
 

@@ -172,6 +172,15 @@ class TrackingConfig(Section):
     """MLflow experiment."""
 
 
+class BudgetConfig(Section):
+    """What a record may spend over all its releases."""
+
+    max_epsilon_per_record: Positive | None = None
+    """Most a record may have spent, in epsilon_euclidean; a run that would exceed it is refused before it starts."""
+    include: tuple[str, ...] = ()
+    """Output directories with earlier releases of the same records, whose ledgers count, as do those they include."""
+
+
 class LimitsConfig(Section):
     """When to stop."""
 
@@ -251,6 +260,7 @@ class PrivatizeConfig(JobConfig):
     """Mask directory, as written by train_mask."""
     protection: ProtectionConfig
     key: KeyConfig = KeyConfig()
+    budget: BudgetConfig = BudgetConfig()
     limits: LimitsConfig = LimitsConfig()
     workers: WorkersConfig = WorkersConfig()
 

@@ -1,9 +1,9 @@
 """Embed and protect a corpus: read, validate, encode, protect, write, commit.
 
 The driver plans units of work; Ray Data hands them to actors; an actor reads its unit, encodes and protects it, and
-writes one file under a name that is a hash of the unit. A unit is done when its record lies in ``_units/``, which is
-written last, so a run that was killed continues with the units that are left. Noise is keyed, so a unit done twice is
-the same file twice.
+writes the unit's part of the ledger and one file of vectors, under a name that is a hash of the unit. A unit is done
+when its record lies in ``_units/``, which is written last, so a run that was killed continues with the units that are
+left. Noise is keyed, so a unit done twice is the same file twice.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import sources, storage
+from jobs import ledger, sources, storage
 from jobs.cli import job_main
 from jobs.cluster import actor_count, ray_session
 from jobs.config import EncoderConfig, PrivatizeConfig
@@ -25,6 +25,7 @@ from jobs.progress import console, steps
 from jobs.stages import RememberingEncoder, load_key, usable_vectors
 from jobs.summary import Summary
 from jobs.tracking import tracked
+from sparse_core.budget import Charge, Spent, record_numbers
 from sparse_core.encoders import EncoderSpec, load_encoder
 from sparse_core.errors import SparseError
 from sparse_core.masks import Mask
@@ -46,7 +47,18 @@ class Plan:
 
 
 def plan(config: PrivatizeConfig) -> Plan:
-    """Check inputs, mask, key and output."""
+    """Check inputs, mask, key, output and budget."""
+    planned = _checked(config)
+    budget = "no limit, no earlier releases counted"
+    if _counts(config):
+        spec = planned.mask.info.encoder if planned.mask else RememberingEncoder.load(config.encoder).spec
+        spending = _spending(config, planned, _policy(config, spec, planned.mask))
+        spending.refuse_overspending()
+        budget = spending.line
+    return replace(planned, lines=(*planned.lines, f"budget      {budget}"))
+
+
+def _checked(config: PrivatizeConfig) -> Plan:
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
     for column in config.passthrough:
@@ -74,7 +86,8 @@ def plan(config: PrivatizeConfig) -> Plan:
             f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, "
             f"read-out {protection.read_out}",
             f"key         {key.identifier}" + (" (ephemeral)" if config.key.ephemeral else ""),
-            f"write       {config.output}/embeddings, {config.output}/quarantine, {config.output}/summary.json",
+            f"write       {config.output}/embeddings, {config.output}/quarantine, {config.output}/ledger, "
+            f"{config.output}/summary.json",
         ),
     )
 
@@ -90,16 +103,25 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     verbose : bool
         Show Ray's logs.
     """
-    planned = plan(config)
+    planned = _checked(config)
     summary = Summary("privatize")
     encoder = encoder or RememberingEncoder.load(config.encoder)
     policy = _policy(config, encoder.spec, planned.mask)
     summary.policy_hash = policy.hash
-    done = _claim(config, planned, policy)
+    claim = _claim(config, planned, policy)
+    done = _done(config, claim)
     todo = [unit for unit in planned.source.units if unit.name not in done]
     if not todo and storage.exists(storage.join(config.output, "manifest.json")):
         console.print(f"{config.output} is complete: nothing to do.", highlight=False, soft_wrap=True)
         return summary
+    # Without ids of their own no two rows are one record.
+    spending = None
+    if _counts(config) or config.input.id is not None:
+        with summary.timed("budget"):
+            spending = _spending(config, planned, policy)
+            spending.refuse_overspending()
+        summary.details["budget"] = spending.figures
+    _write_claim(config, planned, policy, claim)
     if config.key.ephemeral:
         console.print(
             "Ephemeral key: this release can never be reproduced; a re-run averages the noise away.",
@@ -108,7 +130,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     with tracked(config, summary) as tracking:
         with summary.timed("protect"), steps("Embedding and protecting") as advance:
             work = UnitWork(planned.source, planned.key, config.encoder, config.output, config.passthrough)
-            for record in _stream(config, work, todo, verbose):
+            for record in _stream(config, work, spending.repeated if spending else None, todo, verbose):
                 done[record["unit"]] = record
                 seen = sum(r["rows_in"] for r in done.values())
                 advance(seen, planned.source.n_rows or seen)
@@ -116,7 +138,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
         summary.rows_in = sum(record["rows_in"] for record in done.values())
         summary.rows_out = sum(record["rows_out"] for record in done.values())
         summary.quarantined = dict(sum((Counter(r["quarantined"]) for r in done.values()), Counter()))
-        summary.details = {
+        summary.details |= {
             "guarantee": asdict(policy.guarantee()),
             "key_identifier": planned.key.identifier,
             "fingerprints": {"data": planned.source.fingerprint},
@@ -156,29 +178,37 @@ def _refuse_other_model(mask: Mask, config: PrivatizeConfig) -> None:
         )
 
 
-def _claim(config: PrivatizeConfig, planned: Plan, policy: Policy) -> dict[str, dict]:
-    """Bind the output directory to one policy, key and source; return the records of units already done."""
-    claim = {
+def _counts(config: PrivatizeConfig) -> bool:
+    return config.budget.max_epsilon_per_record is not None or bool(config.budget.include)
+
+
+def _spending(config: PrivatizeConfig, planned: Plan, policy: Policy) -> ledger.Spending:
+    return ledger.plan(config.budget, planned.source, policy, planned.key, output=config.output)
+
+
+def _claim(config: PrivatizeConfig, planned: Plan, policy: Policy) -> dict:
+    """What binds an output directory to one policy, key and source."""
+    return {
         "policy_hash": policy.hash,
         "key_identifier": planned.key.identifier,
         "source_fingerprint": planned.source.fingerprint,
         "passthrough": list(config.passthrough),
+        "counted": [ledger.located(url) for url in config.budget.include],
+        "max_epsilon_per_record": config.budget.max_epsilon_per_record,
     }
-    url = storage.join(config.output, "claim.json")
-    found = storage.read_json(url)
+
+
+def _done(config: PrivatizeConfig, claim: dict) -> dict[str, dict]:
+    """Refuse an output directory that is bound otherwise; the records of units already done in it."""
+    found = storage.read_json(storage.join(config.output, "claim.json"))
     if found is None:
-        if planned.mask is not None:
-            with storage.local_directory(config.mask) as local:
-                Mask.load(local, encoder=policy.encoder)
-        with storage.upload_directory(storage.join(config.output, "policy")) as local:
-            policy.save(local)
-        storage.write_json(url, claim)
         return {}
     for name, told in (
         ("policy_hash", "another policy"),
         ("key_identifier", "another key"),
         ("source_fingerprint", "another input, or its files have changed"),
         ("passthrough", "other passthrough columns"),
+        ("counted", "another budget.include"),
     ):
         if found.get(name) != claim[name]:
             raise SparseError(
@@ -192,17 +222,35 @@ def _claim(config: PrivatizeConfig, planned: Plan, policy: Policy) -> dict[str, 
     return {record["unit"]: record for record in (storage.read_json(fs.unstrip_protocol(p)) for p in fs.find(path))}
 
 
-def _stream(config: PrivatizeConfig, work: UnitWork, todo: list[sources.Unit], verbose: bool) -> Iterator[dict]:
+def _write_claim(config: PrivatizeConfig, planned: Plan, policy: Policy, claim: dict) -> None:
+    url = storage.join(config.output, "claim.json")
+    found = storage.read_json(url)
+    if found is None:
+        if planned.mask is not None:
+            with storage.local_directory(config.mask) as local:
+                Mask.load(local, encoder=policy.encoder)
+        with storage.upload_directory(storage.join(config.output, "policy")) as local:
+            policy.save(local)
+    if found != claim:
+        storage.write_json(url, claim)
+
+
+def _stream(
+    config: PrivatizeConfig, work: UnitWork, repeated: Spent | None, todo: list[sources.Unit], verbose: bool
+) -> Iterator[dict]:
+    import ray
     import ray.data
     from ray.data import ActorPoolStrategy
 
     with ray_session(config.workers, verbose=verbose):
         gpus, actors = actor_count(config.workers)
         actors = min(actors, len(todo))
+        # By reference: actors on one machine share one copy.
+        repeated = ray.put(repeated) if repeated else None
         dataset = ray.data.from_items([{"unit": unit} for unit in todo], override_num_blocks=len(todo))
         dataset = dataset.map_batches(
             UnitActor,
-            fn_constructor_args=(work,),
+            fn_constructor_args=(work, repeated),
             batch_size=1,
             compute=ActorPoolStrategy(size=actors),
             num_cpus=0 if gpus else 1,
@@ -227,9 +275,13 @@ class UnitWork:
 
 
 class UnitActor:
-    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units."""
+    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units.
 
-    def __init__(self, work: UnitWork):
+    `repeated` is a Ray reference to a `Spent`: the records for which this run's release is not the only one.
+    """
+
+    def __init__(self, work: UnitWork, repeated=None):
+        import ray
         import torch
 
         torch.set_num_threads(1)
@@ -245,6 +297,8 @@ class UnitActor:
         )
         with storage.local_directory(storage.join(work.output, "policy")) as local:
             self._policy = Policy.load(local, encoder=self._encoder.spec)
+        self._charge = Charge.of(self._policy, work.key)
+        self._repeated = None if repeated is None else ray.get(repeated)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
         return {"record": [self._do(unit) for unit in batch["unit"]]}
@@ -253,6 +307,7 @@ class UnitActor:
         work = self._work
         rejected: list[sources.Rejected] = []
         tables: list[pa.Table] = []
+        entries: list[pa.Table] = []
         truncated = 0
         for rows in sources.read(work.source, unit):
             vectors = self._encoder.encode(rows.texts)
@@ -266,7 +321,11 @@ class UnitActor:
             keep = np.flatnonzero(usable)
             if len(keep):
                 tables.append(self._protected(rows, vectors, keep))
+                ids, texts = [rows.ids[row] for row in keep], [rows.texts[row] for row in keep]
+                entries.append(ledger.part(ids, texts, self._charge, work.key))
         if tables:
+            # First, so that no vector is ever published that the ledger does not name.
+            self._write(ledger.FOLDER, unit, pa.concat_tables(entries))
             self._write("embeddings", unit, pa.concat_tables(tables))
         if rejected:
             quarantine = pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA)
@@ -298,9 +357,18 @@ class UnitActor:
             values = [rows.columns[name][row] for row in keep]
             columns[name] = pa.array(values, work.source.schema.field(name).type)
         columns["policy"] = pa.array([self._policy.hash[:16]] * len(ids)).dictionary_encode()
-        columns["releases"] = pa.array([1] * len(ids), pa.int32())
-        columns["epsilon_spent"] = pa.array([self._policy.epsilon] * len(ids), pa.float64())
+        releases, spent = self._composed(ids)
+        columns["releases"] = pa.array(releases, pa.int32())
+        columns["epsilon_spent"] = pa.array(spent, pa.float64())
         return pa.table(columns)
+
+    def _composed(self, ids: list) -> tuple[np.ndarray, np.ndarray]:
+        releases, spent = np.ones(len(ids), np.int32), np.full(len(ids), self._charge.epsilon_euclidean)
+        if self._repeated:
+            found = self._repeated.positions(record_numbers(ids))
+            releases[found >= 0] = self._repeated.releases[found[found >= 0]]
+            spent[found >= 0] = self._repeated.epsilon_euclidean[found[found >= 0]]
+        return releases, spent
 
     def _write(self, folder: str, unit: sources.Unit, table: pa.Table) -> None:
         buffer = io.BytesIO()
@@ -331,6 +399,7 @@ def _commit(config: PrivatizeConfig, planned: Plan, policy: Policy, done: dict[s
             "policy_hash": policy.hash,
             "source_fingerprint": planned.source.fingerprint,
             "dimension": policy.encoder.dimension,
+            "epsilon_spent_metric": "euclidean",
             "rows": sum(record["rows_out"] for record in units),
             "truncated": sum(record["truncated"] for record in units),
             "files": [f"embeddings/part-{record['unit']}.parquet" for record in units if record["rows_out"]],

@@ -16,6 +16,8 @@ from sparse_core.errors import SparseError
 from sparse_core.noise.keys import Key, length_prefixed
 
 _PURPOSE = b"record-uniforms.v1"
+_FINGERPRINT_PURPOSE = b"release-fingerprint.v1"
+FINGERPRINT_BYTES = 16
 _BYTES_PER_UNIFORM = 8
 _BLOCK = 256
 _HEX = re.compile(r"[0-9a-fA-F]+")
@@ -56,19 +58,9 @@ def record_uniforms(
     SparseError
         If the lengths differ, an id or a content has another type, or the policy hash is not hexadecimal.
     """
-    if not isinstance(key, Key):
-        raise SparseError("record_uniforms needs a Key; read one with Key.from_file or Key.from_environment.")
-    if not isinstance(policy_hash, str) or not _HEX.fullmatch(policy_hash):
-        raise SparseError("policy_hash must be a string of hexadecimal digits, such as Policy.hash gives.")
-    if len(record_ids) != len(contents):
-        raise SparseError(
-            f"There are {len(record_ids)} record ids but {len(contents)} contents; pass one of each for every record."
-        )
     if count < 0:
         raise SparseError(f"count is {count}; it must not be negative.")
-    root = key.hasher(_PURPOSE)
-    root.update(length_prefixed(policy_hash.lower().encode("ascii")))
-
+    root = _root(key, _PURPOSE, record_ids, contents, policy_hash)
     uniforms = np.empty((len(record_ids), count))
     size = count * _BYTES_PER_UNIFORM
     for start in range(0, len(record_ids), _BLOCK):
@@ -82,6 +74,56 @@ def record_uniforms(
         np.multiply(words >> np.uint64(12), 2.0**-52, out=block)
         block += 2.0**-53
     return uniforms
+
+
+def release_fingerprints(
+    key: Key,
+    *,
+    record_ids: Sequence[str | int],
+    contents: Sequence[str | bytes],
+    policy_hash: str,
+) -> np.ndarray:
+    """Name each release: two fingerprints agree if and only if the noise of `record_uniforms` does.
+
+    Without the key a fingerprint tells nothing of the content, not even to somebody who guesses it: a plain
+    hash would confirm every guess.
+
+    Parameters
+    ----------
+    key, record_ids, contents, policy_hash
+        As for `record_uniforms`.
+
+    Returns
+    -------
+    uint8 array, shape (n_records, 16)
+
+    Raises
+    ------
+    SparseError
+        As `record_uniforms`.
+    """
+    root = _root(key, _FINGERPRINT_PURPOSE, record_ids, contents, policy_hash)
+    digests = bytearray()
+    for row in range(len(record_ids)):
+        state = root.copy()
+        state.update(_id_field(record_ids[row], row) + _content_field(contents[row], row))
+        digests += state.digest(FINGERPRINT_BYTES)
+    return np.frombuffer(bytes(digests), dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
+
+
+def _root(key: Key, purpose: bytes, record_ids: Sequence[str | int], contents: Sequence[str | bytes], policy_hash: str):
+    """Check what can be checked at once; the SHAKE-256 state that has absorbed key, purpose and policy."""
+    if not isinstance(key, Key):
+        raise SparseError("Keyed randomness needs a Key; read one with Key.from_file or Key.from_environment.")
+    if not isinstance(policy_hash, str) or not _HEX.fullmatch(policy_hash):
+        raise SparseError("policy_hash must be a string of hexadecimal digits, such as Policy.hash gives.")
+    if len(record_ids) != len(contents):
+        raise SparseError(
+            f"There are {len(record_ids)} record ids but {len(contents)} contents; pass one of each for every record."
+        )
+    root = key.hasher(purpose)
+    root.update(length_prefixed(policy_hash.lower().encode("ascii")))
+    return root
 
 
 def _id_field(record_id: str | int, row: int) -> bytes:

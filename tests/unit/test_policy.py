@@ -205,7 +205,12 @@ def test_saving_twice_writes_the_same_bytes_and_no_other_file(policy, tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     policy.save(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert sorted(path.name for path in before) == ["mask.json", "mask.safetensors", "policy.json", "read_out.safetensors"]
+    assert sorted(path.name for path in before) == [
+        "mask.json",
+        "mask.safetensors",
+        "policy.json",
+        "read_out.safetensors",
+    ]
 
 
 @pytest.mark.parametrize(
