@@ -14,13 +14,13 @@ from jobs.cluster import cpu_cores, one_thread_each
 from jobs.config import AuditConfig, Compared
 from jobs.progress import console, steps
 from jobs.report import render_report, render_table
-from jobs.stages import RememberingEncoder, find_concept, usable_vectors
+from jobs.stages import RememberingEncoder, divide, find_concept, usable_vectors
 from jobs.summary import ProtectionRow, Summary
 from jobs.tracking import tracked
 from sparse_core.attacks import AttackResult, build_attack, headline, reidentification, run_attack
 from sparse_core.concepts import Concept, concept_tokens
 from sparse_core.errors import SparseError
-from sparse_core.evaluation import TokenLabels, UtilityResult, classification, split_records, token_labels
+from sparse_core.evaluation import TokenLabels, UtilityResult, classification, token_labels
 from sparse_core.masks import Mask
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
@@ -191,13 +191,11 @@ def _material(
     vectors: np.ndarray,
     kept: np.ndarray,
 ) -> Material:
-    # Split the whole corpus, as train_mask does, and then leave out the rows that some release lacks.
-    split = split_records(corpus.texts, test_share=config.split.test_share, seed=config.split.seed)
+    # Divide the whole corpus, as train_mask does, and then leave out the rows that some release lacks.
+    roles = divide(corpus.texts, config.split)
     rows = np.flatnonzero(kept)
-    in_test = np.zeros(len(kept), dtype=bool)
-    in_test[split.test] = True
+    train, test = (np.flatnonzero(np.isin(rows, role)) for role in (roles.attack, roles.test))
     texts = [corpus.texts[row] for row in rows]
-    train, test = np.flatnonzero(~in_test[rows]), np.flatnonzero(in_test[rows])
     tokens = token_labels(
         [concept_tokens(text, spans[row]) for text, row in zip(texts, rows, strict=True)],
         train=train,
@@ -291,9 +289,10 @@ def _row(config: AuditConfig, row: Protected, material: Material, results: list[
 def _utility(config: AuditConfig, published: np.ndarray, material: Material) -> UtilityResult | None:
     if config.utility is None:
         return None
-    names, counts = np.unique(material.classes[material.train], return_counts=True)
+    learning = np.setdiff1d(np.arange(len(material.ids)), material.test)
+    names, counts = np.unique(material.classes[learning], return_counts=True)
     usable = np.isin(material.classes, names[counts >= config.utility.min_class_size])
-    train = material.train[usable[material.train]]
+    train = learning[usable[learning]]
     test = material.test[usable[material.test]]
     # Consumers compare by cosine, so vectors count at norm 1, as the encoder made them.
     vectors = published / np.linalg.norm(published, axis=1, keepdims=True)

@@ -66,6 +66,8 @@ def _policies(releases: Releases) -> list[str]:
 
 
 def _spent(spent: Spent, limit: float | None, counted: Sequence[str]) -> list[str]:
+    if not len(spent):
+        return ["Nothing was released."]
     counts = zip(*np.unique(spent.releases, return_counts=True), strict=True)
     lines = [
         f"ledgers counted      {', '.join(counted)}",

@@ -94,12 +94,24 @@ class EncoderConfig(Section):
 
 
 class SplitConfig(Section):
-    """Records kept out of mask and attacker training, to test attackers on."""
+    """Who sees which records: the mask, the attackers, and nobody before the test. Near-duplicates stay together.
 
-    test_share: Share = 0.3
-    """Share of records to hold out; duplicates and near-duplicates stay on one side."""
+    Attackers get records of their own, because on the records that a mask was learned from its directions have taken
+    away more than they do elsewhere.
+    """
+
+    test_share: Share = 0.25
+    """Share of records that attackers are tested on."""
+    attack_share: Share = 0.3
+    """Share of records that attackers are trained on; the mask is learned from what is left."""
     seed: int = 0
     """The same seed and corpus give every job the same split."""
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> Self:
+        if self.test_share + self.attack_share >= 1:
+            raise ValueError("test_share and attack_share leave no records for the mask; their sum must be below 1")
+        return self
 
 
 class MaskTrainingConfig(Section):
@@ -109,13 +121,15 @@ class MaskTrainingConfig(Section):
     """Directions the mask speaks about: 'coordinate' as in the paper, or a subspace found from the concept."""
     directions: Annotated[int, Field(gt=0)] | None = None
     """Most concept directions a subspace basis may have; null keeps all that the data show."""
-    penalty: Annotated[float, Field(ge=0)] = 0.02
+    penalty: Annotated[float, Field(ge=0)] = 0.2
     """Lambda, the weight of the L0 penalty: larger closes more gates."""
     removal: Literal[REMOVALS] = "delete"
     """How the concept is taken out of a sentence to make D-."""
-    min_token_count: Annotated[int, Field(gt=0)] = 5
-    """Concept tokens seen in fewer training records are not learned one by one."""
-    epochs: Annotated[int, Field(gt=0)] = 40
+    contexts: Annotated[int, Field(gt=0)] = 8
+    """Sentences that the concept's values are put into, for the basis 'substitution'."""
+    max_values: Annotated[int, Field(gt=1)] = 200
+    """Most values to put in: listed terms first, then the most frequent found."""
+    epochs: Annotated[int, Field(gt=0)] = 100
     """Most passes over the pairs; training stops early when nothing moves."""
     learning_rate: Positive = 1e-3
     """Adam step of the classifier."""

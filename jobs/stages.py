@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.config import EncoderConfig, InputConfig, KeyConfig
+from jobs.config import EncoderConfig, InputConfig, KeyConfig, SplitConfig
 from jobs.progress import steps
 from jobs.sources import Corpus
 from sparse_core.concepts import Concept, Span, check_prevalence, find_spans
 from sparse_core.encoders import Encoder, load_encoder
 from sparse_core.errors import SparseError
+from sparse_core.evaluation import near_duplicate_groups, split_records
 from sparse_core.noise import Key
 
 
@@ -52,6 +54,24 @@ class RememberingEncoder:
                 vectors = self._encoder.encode(list(missing.values()), progress=advance)
             self._vectors |= dict(zip(missing, vectors, strict=True))
         return np.array([self._vectors[name] for name in names])
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Row numbers of the records that the mask, the attackers and the test may see; disjoint."""
+
+    mask: np.ndarray
+    attack: np.ndarray
+    test: np.ndarray
+
+
+def divide(texts: Sequence[str], config: SplitConfig) -> Roles:
+    """Give every record its role; every job that reads the same corpus gets the same."""
+    groups = near_duplicate_groups(texts)
+    first = split_records(groups, test_share=config.test_share, seed=config.seed)
+    share = config.attack_share / (1 - config.test_share)
+    second = split_records(groups[first.train], test_share=share, seed=config.seed + 1)
+    return Roles(first.train[second.train], first.train[second.test], first.test)
 
 
 def usable_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -70,7 +70,7 @@ def read_json(url: str) -> dict | None:
     fs, path = filesystem(url)
     try:
         return json.loads(fs.cat_file(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:
         raise SparseError(f"{url} is damaged: it is not valid JSON.") from None
@@ -96,7 +96,7 @@ def write_bytes(url: str, content: bytes) -> None:
     if not isinstance(fs, LocalFileSystem):
         fs.pipe_file(path, content)
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    make_local_directory(os.path.dirname(path))
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -108,6 +108,22 @@ def write_bytes(url: str, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def make_local_directory(path: str | os.PathLike) -> None:
+    """Make a directory that can be written to.
+
+    Raises
+    ------
+    SparseError
+        If a file is in the way, or the place may not be written to.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise SparseError(f"{path} cannot be made a directory to write to ({error.strerror}).") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise SparseError(f"{path} is a directory that this user may not write to.")
 
 
 def _umask() -> int:
@@ -134,7 +150,7 @@ def upload_directory(url: str) -> Iterator[Path]:
     """A local directory to fill, which becomes the directory at the URL when the block ends."""
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
-        os.makedirs(path, exist_ok=True)
+        make_local_directory(path)
         yield Path(path)
         return
     with tempfile.TemporaryDirectory() as temporary:

@@ -84,7 +84,7 @@ def _start(config: JobConfig, summary: Summary):
     # A server knows where artifacts go; a SQLite store would put them into the current directory.
     database = Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
     if database is not None:
-        database.parent.mkdir(parents=True, exist_ok=True)
+        storage.make_local_directory(database.parent)
     try:
         client = mlflow.MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(config.tracking.experiment)

@@ -11,11 +11,18 @@ from jobs import sources, storage
 from jobs.cli import job_main
 from jobs.config import TrainMaskConfig
 from jobs.progress import console, steps
-from jobs.stages import RememberingEncoder, find_concept, usable_vectors
+from jobs.stages import RememberingEncoder, divide, find_concept, usable_vectors
 from jobs.summary import Summary
 from jobs.tracking import tracked
-from sparse_core.concepts import Concept, concept_fingerprint, concept_tokens, contrast_pairs
-from sparse_core.evaluation import split_records, token_labels
+from sparse_core.concepts import (
+    Concept,
+    check_prevalence,
+    concept_fingerprint,
+    concept_tokens,
+    contrast_pairs,
+    value_substitutions,
+)
+from sparse_core.evaluation import token_labels
 from sparse_core.masks import Mask, learn_mask
 
 CONFIG = TrainMaskConfig
@@ -69,28 +76,23 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             usable = usable_vectors(embeddings)
             train = usable.copy()
             if config.split is not None:
-                held_out = split_records(corpus.texts, test_share=config.split.test_share, seed=config.split.seed).test
-                train[held_out] = False
+                train[:] = False
+                train[divide(corpus.texts, config.split).mask] = True
+                train &= usable
             rows = np.flatnonzero(train)
-            pairs = contrast_pairs(
-                [corpus.texts[row] for row in rows],
-                [spans[row] for row in rows],
-                how=config.mask.removal,
-                generator=np.random.default_rng(config.mask.seed),
-            )
+            texts, spans = [corpus.texts[row] for row in rows], [spans[row] for row in rows]
+            check_prevalence(spans, name=planned.concept.name)
+            generator = np.random.default_rng(config.mask.seed)
+            pairs = contrast_pairs(texts, spans, how=config.mask.removal, generator=generator)
             negative = encoder.encode(pairs.negative, title="Encoding sentences without the concept")
-        found = token_labels(
-            [concept_tokens(text, found) for text, found in zip(corpus.texts, spans, strict=True)],
-            train=rows,
-            min_count=config.mask.min_token_count,
-        )
+            material = _material(config, planned.concept, texts, spans, encoder)
         salt = secrets.token_hex(16)
         with summary.timed("learn"), steps(f"Learning the mask ({config.mask.basis} basis)") as advance:
             mask = learn_mask(
                 positive=embeddings[rows][pairs.index],
                 negative=negative,
                 embeddings=embeddings[rows],
-                token_labels=found.labels[rows],
+                **material,
                 concepts=(planned.concept.name,),
                 concept_fingerprint=concept_fingerprint(planned.concept, salt=salt),
                 salt=salt,
@@ -113,7 +115,6 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         summary.details = {
             "concept_rows": sum(map(bool, spans)),
             "pairs": len(pairs),
-            "tokens_learned": len(found.vocabulary),
             "mask_metrics": mask.info.metrics,
             "fingerprints": {"data": planned.source.fingerprint},
         }
@@ -126,6 +127,26 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         soft_wrap=True,
     )
     return mask
+
+
+def _material(config: TrainMaskConfig, concept: Concept, texts: list[str], spans: list, encoder) -> dict:
+    """What the chosen basis needs beside the pairs."""
+    if config.mask.basis in ("blend", "erasure", "label"):
+        # Tokens seen once say little of themselves but much of those that the corpus does not have.
+        tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
+        return {"token_labels": token_labels(tokens, train=np.arange(len(texts)), min_count=1).labels}
+    if config.mask.basis == "substitution":
+        substitutions = value_substitutions(
+            texts,
+            spans,
+            values=concept.terms,
+            n_contexts=config.mask.contexts,
+            max_values=config.mask.max_values,
+            generator=np.random.default_rng(config.mask.seed),
+        )
+        vectors = encoder.encode(substitutions.texts, title="Encoding sentences with other values of the concept")
+        return {"substitutions": substitutions.shaped(vectors)}
+    return {}
 
 
 def _lengths(texts: list[str]) -> np.ndarray:

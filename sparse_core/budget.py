@@ -200,7 +200,11 @@ def compose(releases: Releases) -> Spent:
     releases : Releases
         Repetitions of a release are charged once.
     """
-    once = releases.take(distinct(releases))
+    return _composed(releases.take(distinct(releases)))
+
+
+def _composed(once: Releases) -> Spent:
+    """`compose` for releases as `distinct` gives them."""
     starts = np.flatnonzero(np.r_[True, once.records[1:] != once.records[:-1]][: len(once)])
     metrics = {metric: row for row, metric in enumerate(sorted({charge.metric for charge in once.table}))}
     metric = np.array([metrics[charge.metric] for charge in once.table], np.int32)[once.charges]
@@ -249,7 +253,7 @@ def outlook(earlier: Releases, coming: Releases) -> Outlook:
     concerned = earlier.take(np.isin(earlier.records, coming.records))
     everything = joined([concerned, coming])
     rows = distinct(everything)
-    after = compose(everything.take(rows))
+    after = _composed(everything.take(rows))
     added = everything.records[rows[rows >= len(concerned)]]
     return Outlook(after, np.bincount(after.positions(added), minlength=len(after)))
 

@@ -10,6 +10,7 @@ from sparse_core.concepts.contrast import ContrastPairs, contrast_pairs
 from sparse_core.concepts.matching import find_spans
 from sparse_core.concepts.removal import DEFAULT_PLACEHOLDER, REMOVALS, remove_spans
 from sparse_core.concepts.spans import Span, check_prevalence, concept_tokens, merge_spans
+from sparse_core.concepts.substitution import Substitutions, value_substitutions
 from sparse_core.concepts.surrogates import SurrogatePool
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Concept",
     "ContrastPairs",
     "Span",
+    "Substitutions",
     "SurrogatePool",
     "check_prevalence",
     "concept_fingerprint",
@@ -28,4 +30,5 @@ __all__ = [
     "find_spans",
     "merge_spans",
     "remove_spans",
+    "value_substitutions",
 ]

@@ -52,9 +52,7 @@ class Concept:
             raise SparseError("A concept needs a name: a non-empty string.")
         for field in ("terms", "patterns", "entity_types"):
             object.__setattr__(self, field, self._strings(field))
-        if self.entity_model is not None and (
-            not isinstance(self.entity_model, str) or not self.entity_model.strip()
-        ):
+        if self.entity_model is not None and (not isinstance(self.entity_model, str) or not self.entity_model.strip()):
             raise SparseError(f"Concept {self.name!r}: entity_model must be a spaCy model's name or path.")
         if not (self.terms or self.patterns or self.uses_entities):
             raise SparseError(

@@ -86,9 +86,7 @@ def contrast_pairs(
     positive, negative, index = [], [], []
     for row in rows:
         text = texts[row]
-        without = remove_spans(
-            text, spans[row], how=how, placeholder=placeholder, surrogates=pool, generator=generator
-        )
+        without = remove_spans(text, spans[row], how=how, placeholder=placeholder, surrogates=pool, generator=generator)
         rest = without if how != "placeholder" else remove_spans(text, spans[row], how="delete")
         if has_word(rest) and without != text:
             positive.append(text)

@@ -85,9 +85,7 @@ class SurrogatePool:
         SparseError
             If no span covers anything but whitespace.
         """
-        surfaces = (
-            text[span.start : span.end] for text, row in zip(texts, spans, strict=True) for span in row
-        )
+        surfaces = (text[span.start : span.end] for text, row in zip(texts, spans, strict=True) for span in row)
         return cls.of(surface for surface in surfaces if surface.strip())
 
     def draw(self, surface: str, generator: np.random.Generator) -> str:

@@ -7,7 +7,7 @@ from sparse_core.evaluation.bootstrap import (
     resample_ratios,
 )
 from sparse_core.evaluation.leakage import confidence, guess_hits, micro_leakage
-from sparse_core.evaluation.splits import Split, split_records
+from sparse_core.evaluation.splits import Split, near_duplicate_groups, split_records
 from sparse_core.evaluation.tokens import TokenLabels, token_labels
 from sparse_core.evaluation.utility import UtilityResult, classification, clustering, retrieval, sts
 
@@ -22,6 +22,7 @@ __all__ = [
     "guess_hits",
     "interval_of",
     "micro_leakage",
+    "near_duplicate_groups",
     "ratio_interval",
     "resample_ratios",
     "retrieval",

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from sparse_core.errors import SparseError
 
-BASES = ("blend", "erasure", "label", "shift", "coordinate")
+BASES = ("substitution", "blend", "erasure", "label", "shift", "coordinate")
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,14 @@ def concept_directions(
     positive: np.ndarray | None = None,
     negative: np.ndarray | None = None,
     token_labels: np.ndarray | sparse.sparray | None = None,
+    substitutions: np.ndarray | None = None,
     limit: int | None = None,
 ) -> ConceptDirections:
     """Find the directions of a concept.
 
     Parameters
     ----------
-    basis : {"blend", "erasure", "label", "shift", "coordinate"}
+    basis : {"substitution", "blend", "erasure", "label", "shift", "coordinate"}
         ``label``: left singular vectors of the cross-covariance M between embeddings and standardised token
         indicators; outside their span no linear attacker learns anything about those tokens. ``shift``:
         eigenvectors of D = mean (x+ - x-)(x+ - x-)^T, where removing the concept moves a sentence. ``erasure``:
@@ -57,7 +58,11 @@ def concept_directions(
         that drown so many directions it leaves a linear attacker the least: the explained label variance
         tr(M^T (C+N)^-1 M) is linear in (C+N)^-1 <= C^-1, hence smallest where N is infinite on such directions
         and nothing elsewhere. ``blend``: ``erasure`` of M M^T and D together, each scaled to the same whitened
-        energy; the pairs say what few labels cannot. ``coordinate``: the encoder's own axes, which have no order
+        energy; the pairs say what few labels cannot. ``substitution``: D together with S, the scatter of how each
+        value of the concept moves the same sentences, likewise whitened and scaled. Labels mix what a value does
+        to a vector with the sentences that it happens to stand in, and the rarer a value, the worse; S holds the
+        sentence fixed, so it needs no more than a few sentences per value and leaves the rest of their meaning
+        alone. ``coordinate``: the encoder's own axes, which have no order
         (arXiv 2602.07090).
     embeddings : float array, shape (n_records, n)
     covariance : float array, shape (n, n)
@@ -65,6 +70,8 @@ def concept_directions(
     positive, negative : float array, shape (n_pairs, n)
         Sentences with the concept and the same sentences without it, row by row.
     token_labels : bool array, dense or SciPy sparse, shape (n_records, n_tokens)
+    substitutions : float array, shape (n_contexts, n_values, n)
+        Each context sentence with each value of the concept in its place.
     limit : int, optional
         Keep the strongest directions only.
 
@@ -82,6 +89,9 @@ def concept_directions(
         return _orthogonal(_shift_scatter(positive, negative), limit)
     if basis == "erasure":
         return _whitened([_label_scatter(embeddings, token_labels)], covariance, limit)
+    if basis == "substitution":
+        scatters = [_shift_scatter(positive, negative), _substitution_scatter(substitutions)]
+        return _whitened(scatters, covariance, limit)
     if basis == "blend":
         scatters = [_label_scatter(embeddings, token_labels), _shift_scatter(positive, negative)]
         return _whitened(scatters, covariance, limit)
@@ -162,6 +172,17 @@ def _shift_scatter(positive: np.ndarray | None, negative: np.ndarray | None) -> 
     if not shift.any():
         raise SparseError("removing the concept does not move a single embedding: check its terms and the pairs")
     return shift.T @ shift / len(shift)
+
+
+def _substitution_scatter(substitutions: np.ndarray | None) -> np.ndarray:
+    if substitutions is None or substitutions.shape[1] < 2:
+        raise SparseError(
+            "basis 'substitution' needs sentences with different values of the concept put in; for a concept of a "
+            "single value choose basis='shift'"
+        )
+    effects = substitutions.mean(axis=0)
+    effects = effects - effects.mean(axis=0)
+    return effects.T @ effects / len(effects)
 
 
 def _label_scatter(embeddings: np.ndarray, token_labels: np.ndarray | sparse.sparray | None) -> np.ndarray:

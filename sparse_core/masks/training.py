@@ -10,7 +10,7 @@ from sparse_core.errors import SparseError
 from sparse_core.masks.artifact import Mask, MaskInfo
 from sparse_core.masks.bases import concept_directions, noise_shape
 
-DEFAULT_BASIS = "blend"
+DEFAULT_BASIS = "substitution"
 
 
 def learn_mask(
@@ -19,6 +19,7 @@ def learn_mask(
     negative: np.ndarray,
     embeddings: np.ndarray,
     token_labels: np.ndarray | sparse.sparray | None = None,
+    substitutions: np.ndarray | None = None,
     concepts: tuple[str, ...],
     concept_fingerprint: str,
     salt: str,
@@ -56,9 +57,11 @@ def learn_mask(
     token_labels : bool array, dense or SciPy sparse, shape (n_records, n_tokens), optional
         Which concept tokens each record has. Give every token of the concept found in the corpus, down to those
         seen once: rare ones say little of themselves but much of tokens that the corpus does not have.
+    substitutions : float array, shape (n_contexts, n_values, n), optional
+        Embeddings of the same sentences with each value of the concept put in, see `value_substitutions`.
     concepts, concept_fingerprint, salt, encoder
         Recorded in the mask, see `MaskInfo`.
-    basis : {"blend", "erasure", "label", "shift", "coordinate"}
+    basis : {"substitution", "blend", "erasure", "label", "shift", "coordinate"}
         See `concept_directions`.
     directions : int, optional
         At most this many concept directions.
@@ -108,6 +111,8 @@ def learn_mask(
         raise SparseError(f"penalty is {penalty}: it must be 0 or more")
     if not 0 < validation_share < 1:
         raise SparseError(f"validation_share is {validation_share}: it must lie between 0 and 1")
+    if substitutions is not None:
+        substitutions = _checked_substitutions(substitutions, encoder)
     mean = embeddings.mean(axis=0)
     covariance, _ = ledoit_wolf(embeddings)
     found = concept_directions(
@@ -117,6 +122,7 @@ def learn_mask(
         positive=positive,
         negative=negative,
         token_labels=token_labels,
+        substitutions=substitutions,
         limit=directions,
     )
     held_out = _held_out(len(positive), validation_share, seed)
@@ -187,6 +193,17 @@ def _checked(positive, negative, embeddings, token_labels, encoder) -> tuple[np.
                 "embeddings"
             )
     return *arrays.values(), token_labels
+
+
+def _checked_substitutions(substitutions, encoder: EncoderSpec) -> np.ndarray:
+    substitutions = np.asarray(substitutions, dtype=np.float64)
+    if substitutions.ndim != 3 or substitutions.shape[2] != encoder.dimension or not substitutions.size:
+        raise SparseError(
+            f"substitutions has shape {substitutions.shape}; (n_contexts, n_values, {encoder.dimension}) fits"
+        )
+    if not np.isfinite(substitutions).all():
+        raise SparseError("substitutions has values that are not finite: find the texts that encode to them")
+    return substitutions
 
 
 def _held_out(n_pairs: int, share: float, seed: int) -> np.ndarray:

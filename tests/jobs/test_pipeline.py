@@ -128,7 +128,7 @@ def test_a_release_tells_its_policy_and_what_was_spent(release, published):
     policy = Policy.load(release / "policy")
     assert set(published["policy"].to_pylist()) == {policy.hash[:16]}
     assert set(published["releases"].to_pylist()) == {1}
-    assert set(published["epsilon_spent"].to_pylist()) == {policy.epsilon}
+    assert set(published["epsilon_spent"].to_pylist()) == {policy.guarantee().epsilon_euclidean}
 
 
 def test_pandas_reads_a_release(release):
@@ -205,7 +205,7 @@ def test_the_summary_of_train_mask_has_the_documented_names(mask):
 
 def test_the_summary_of_privatize_has_the_documented_names(release):
     summary = summary_of(release)
-    assert set(summary) == COUNTS | {"guarantee", "key_identifier"}
+    assert set(summary) == COUNTS | {"guarantee", "key_identifier", "budget"}
     assert (summary["job"], summary["policy_hash"]) == ("privatize", Policy.load(release / "policy").hash)
     assert summary["guarantee"]["rho"] == pytest.approx(1.5)
 
@@ -338,7 +338,7 @@ def test_a_lost_unit_is_done_again_to_the_byte(workspace, release, copy, tree):
     unit.unlink()
     (copy / "embeddings" / f"part-{unit.stem}.parquet").unlink()
     assert workspace.run("privatize", f"output={copy}") == 0
-    for part in ("embeddings", "quarantine", "_units", "policy"):
+    for part in ("embeddings", "quarantine", "ledger", "_units", "policy"):
         assert tree(copy / part) == tree(release / part)
 
 
@@ -350,7 +350,7 @@ def test_a_killed_run_is_continued_to_the_byte(workspace, release, copy, tree):
     assert workspace.run("privatize", f"output={copy}", "workers.actors=2") == 0
     assert (copy / "manifest.json").read_bytes() == (release / "manifest.json").read_bytes()
     assert pyarrow.dataset.dataset(copy / "embeddings").to_table().num_rows == 400
-    for part in ("quarantine", "policy"):
+    for part in ("quarantine", "ledger", "policy"):
         assert tree(copy / part) == tree(release / part)
     assert tree(copy / "embeddings").items() >= tree(release / "embeddings").items()
     assert tree(copy / "_units").items() >= tree(release / "_units").items()
@@ -429,7 +429,7 @@ def test_a_mask_of_another_encoder_is_refused_naming_both(workspace, mask, tmp_p
 def test_a_mask_of_another_dimension_is_refused_naming_both(workspace, mask, tmp_path, capsys):
     learned, n = Mask.load(mask), 16
     info = dataclasses.replace(learned.info, encoder=dataclasses.replace(learned.info.encoder, dimension=n))
-    Mask(np.ones(n), np.eye(n), np.zeros(n), np.eye(n), info).save(tmp_path / "mask")
+    Mask(np.arange(n) / n, np.eye(n), np.zeros(n), np.eye(n), info).save(tmp_path / "mask")
     error = refused(workspace, capsys, "privatize", f"mask={tmp_path}/mask", f"output={tmp_path}/out")
     assert "16" in error and "384" in error
     assert not (tmp_path / "out").exists()
@@ -463,18 +463,23 @@ def test_an_output_inside_the_input_is_refused(workspace, mask, tree, capsys):
 
 
 @pytest.mark.parametrize("column", ["embedding", "policy", "releases", "epsilon_spent"])
-def test_a_passthrough_column_that_the_output_has_itself_is_refused(workspace, mask, tmp_path, capsys, column):
+@pytest.mark.parametrize("use", ["passthrough=[{}]", "input.id={}"])
+def test_a_column_that_the_output_has_itself_is_refused(workspace, mask, tmp_path, capsys, column, use):
     pq.write_table(pa.table({"id": ["1"], "text": ["words"], column: ["x"]}), tmp_path / "in.parquet")
-    overrides = [f"input.path={tmp_path}/in.parquet", f"output={tmp_path}/out"]
-    assert column in refused(workspace, capsys, "privatize", *overrides, f"passthrough=[{column}]")
-    assert column in refused(workspace, capsys, "privatize", *overrides, "passthrough=[]", f"input.id={column}")
+    overrides = [f"input.path={tmp_path}/in.parquet", f"output={tmp_path}/out", "passthrough=[]", use.format(column)]
+    assert f"a column {column!r} of its own" in refused(workspace, capsys, "privatize", *overrides)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_column_named_like_the_ids_that_are_made_is_refused(workspace, mask, tmp_path, capsys):
+    overrides = ["input.id=null", "passthrough=[id]", f"output={tmp_path}/out"]
+    assert "a column 'id' of its own" in refused(workspace, capsys, "privatize", *overrides)
 
 
 @pytest.mark.parametrize("job", ["train_mask", "audit"])
 @pytest.mark.parametrize(
     ("concept", "told"),
-    [("{name: patient, terms: [Nowhereman]}", "0 of 400 rows"), ("{name: patient, patterns: ['.']}", "every")],
+    [("{name: patient, terms: [Nowhereman]}", "0 of 400 rows"), ("{name: patient, patterns: ['.']}", "all 400 rows")],
 )
 def test_a_concept_of_no_row_or_every_row_is_refused(workspace, release, tmp_path, capsys, job, concept, told):
     error = refused(workspace, capsys, job, f"concept={concept}", f"output={tmp_path}/out")
@@ -506,10 +511,14 @@ def test_an_audit_of_a_release_of_other_records_is_refused(workspace, release, t
 
 def test_a_failed_job_is_recorded_as_failed_and_leaves_no_mask(workspace, tmp_path, capsys):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    error = refused(
-        workspace, capsys, "train_mask", "mask.penalty=1e9", f"output={tmp_path}/out", f"tracking.uri={uri}"
-    )
-    assert "penalty" in error
+    closing = [
+        f"input.path={workspace.corpus}/b.jsonl",
+        "mask.basis=coordinate",
+        "mask.penalty=1e6",
+        "mask.gate_learning_rate=5",
+    ]
+    error = refused(workspace, capsys, "train_mask", *closing, f"output={tmp_path}/out", f"tracking.uri={uri}")
+    assert "every gate closed: penalty" in error
     assert last_run(uri, "train_mask").info.status == "FAILED"
     assert not (tmp_path / "out").exists()
 
@@ -554,7 +563,9 @@ def test_the_quickstart_ends_with_a_table_and_the_places(clinical, tmp_path, cap
     pq.write_table(clinical.take(list(range(0, clinical.num_rows, 4))), tmp_path / "cut.parquet")
     settings = yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())
     settings["concept"]["terms_file"] = str(CONFIGS / "concepts" / "patient.txt")
-    settings |= {"output": str(tmp_path / "out"), "workers": {"actors": 1}}
+    settings |= {"output": str(tmp_path / "out"), "workers": {"actors": 1}, "attacks": ["ridge"]}
+    # A quarter of the corpus makes a quarter of the steps, too few for the usual ones to close a gate.
+    settings["masks"]["coordinate"] |= {"penalty": 1.0, "gate_learning_rate": 0.2}
     settings["input"]["path"] = str(tmp_path / "cut.parquet")
     (tmp_path / "quickstart.yaml").write_text(yaml.safe_dump(settings))
     assert main(["quickstart", "--config", str(tmp_path / "quickstart.yaml")]) == 0

@@ -18,6 +18,7 @@ from sparse_core.budget import (
 )
 from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
+from sparse_core.masks import Mask, MaskInfo
 from sparse_core.mechanisms import build_mechanism
 from sparse_core.mechanisms.gaussian import log_delta
 from sparse_core.noise import Key, record_uniforms, release_fingerprints
@@ -30,6 +31,17 @@ STRONGER = Policy.build(encoder=SPEC, mechanism="laplace", epsilon=0.5, read_out
 ANGULAR = Policy.build(encoder=SPEC, mechanism="purkayastha", epsilon=2.0, read_out="none")
 GAUSSIAN = Policy.build(encoder=SPEC, mechanism="gaussian", epsilon=1.5, read_out="none")
 NONE = Policy.build(encoder=SPEC, mechanism="none")
+MASK = Mask(
+    values=np.r_[np.ones(3), np.zeros(5)],
+    basis=np.eye(8),
+    mean=np.zeros(8),
+    covariance=np.eye(8) / 8,
+    info=MaskInfo(("made-up",), "f" * 16, "5a17", SPEC, "coordinate", 0.02, 0, {}),
+)
+
+
+def shaped(epsilon, floor):
+    return Policy.build(encoder=SPEC, mechanism="mahalanobis", mask=MASK, epsilon=epsilon, floor=floor)
 
 
 def released(policy=LAPLACE, key=KEY, ids=("a", "b"), texts=("one", "two")):
@@ -118,6 +130,15 @@ def test_epsilons_add_in_the_own_metric_only_where_it_is_shared():
     assert one_metric.epsilon == pytest.approx([3.5, 3.5])
     assert np.isnan(two_metrics.epsilon).all()
     assert two_metrics.epsilon_euclidean == pytest.approx([3.0 + 2.0 * math.pi / 2] * 2)
+
+
+def test_mahalanobis_epsilons_share_a_metric_only_under_one_sigma():
+    one_sigma = spent(released(shaped(2.0, 0.1)), released(shaped(1.0, 0.1)))
+    two_sigmas = spent(released(shaped(2.0, 0.1)), released(shaped(2.0, 0.2)))
+    assert one_sigma.epsilon == pytest.approx([3.0, 3.0])
+    assert np.isnan(two_sigmas.epsilon).all()
+    worst = 2.0 / math.sqrt(0.1) + 2.0 / math.sqrt(0.2)
+    assert two_sigmas.epsilon_euclidean == pytest.approx([worst, worst])
 
 
 def test_another_encoder_is_another_metric_and_still_adds_in_the_euclidean():
