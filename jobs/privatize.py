@@ -61,9 +61,10 @@ def plan(config: PrivatizeConfig) -> Plan:
 def _checked(config: PrivatizeConfig) -> Plan:
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
-    for column in config.passthrough:
-        if column in _RESERVED:
-            raise SparseError(f"passthrough: the output has a column {column!r} of its own; rename the input's.")
+    reserved = _RESERVED if config.input.id is not None else (*_RESERVED, "id")
+    for column in (config.input.id, *config.passthrough):
+        if column in reserved:
+            raise SparseError(f"The output has a column {column!r} of its own; rename the input's.")
     key = load_key(config.key)
     mask = None
     if config.mask is not None:
@@ -111,7 +112,8 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     claim = _claim(config, planned, policy)
     done = _done(config, claim)
     todo = [unit for unit in planned.source.units if unit.name not in done]
-    if not todo and storage.exists(storage.join(config.output, "manifest.json")):
+    finished = all(storage.exists(storage.join(config.output, name)) for name in ("manifest.json", "summary.json"))
+    if not todo and finished:
         console.print(f"{config.output} is complete: nothing to do.", highlight=False, soft_wrap=True)
         return summary
     # Without ids of their own no two rows are one record.
@@ -130,6 +132,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     with tracked(config, summary) as tracking:
         with summary.timed("protect"), steps("Embedding and protecting") as advance:
             work = UnitWork(planned.source, planned.key, config.encoder, config.output, config.passthrough)
+            _stop_if_over_limit(config, done)
             for record in _stream(config, work, spending.repeated if spending else None, todo, verbose):
                 done[record["unit"]] = record
                 seen = sum(r["rows_in"] for r in done.values())
@@ -219,7 +222,9 @@ def _done(config: PrivatizeConfig, claim: dict) -> dict[str, dict]:
     if not storage.exists(units):
         return {}
     fs, path = storage.filesystem(units)
-    return {record["unit"]: record for record in (storage.read_json(fs.unstrip_protocol(p)) for p in fs.find(path))}
+    # A killed run may leave half a record under a temporary name.
+    records = [storage.read_json(fs.unstrip_protocol(name)) for name in fs.find(path) if name.endswith(".json")]
+    return {record["unit"]: record for record in records}
 
 
 def _write_claim(config: PrivatizeConfig, planned: Plan, policy: Policy, claim: dict) -> None:
@@ -238,6 +243,8 @@ def _write_claim(config: PrivatizeConfig, planned: Plan, policy: Policy, claim: 
 def _stream(
     config: PrivatizeConfig, work: UnitWork, repeated: Spent | None, todo: list[sources.Unit], verbose: bool
 ) -> Iterator[dict]:
+    if not todo:
+        return
     import ray
     import ray.data
     from ray.data import ActorPoolStrategy

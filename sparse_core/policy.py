@@ -228,15 +228,18 @@ class Policy:
         -------
         float64 array, shape (n_records, n)
             The noised embeddings, up to rounding, but for directions in which embeddings never vary: the
-            read-out puts the mean there. Unchanged where the norm was set to 1, which loses each
-            vector's length.
+            read-out puts the mean there. Where the norm was set to 1 each vector's length is lost, and
+            taken to be the typical one.
         """
         vectors = np.asarray(vectors, dtype=np.float64)
-        if self.reader is None or self.unit_norm:
+        if self.reader is None:
             return vectors
-        mean = self.reader.mean
-        inverse = np.linalg.pinv(self.reader.matrix, rcond=_SMALLEST_GAIN)
-        return (vectors - mean) @ inverse.T + self.reader.signal_gain * mean
+        reader = self.reader
+        if self.unit_norm:
+            spread = reader.signal_gain**2 * self.mask.covariance + np.diag(self._noise_variance)
+            vectors = vectors * np.sqrt(reader.mean @ reader.mean + np.trace(reader.gain @ spread @ reader.gain.T))
+        inverse = np.linalg.pinv(reader.matrix, rcond=_SMALLEST_GAIN)
+        return (vectors - reader.mean) @ inverse.T + reader.signal_gain * reader.mean
 
     def public_knowledge(self) -> PublicKnowledge:
         """What an attacker of vectors from `undo_read_out` is given."""

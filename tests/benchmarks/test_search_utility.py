@@ -27,7 +27,9 @@ def scifact():
     texts = (corpus.title + " " + corpus.text).tolist()
     row = {doc: i for i, doc in enumerate(corpus.doc_id)}
     judged = qrels.groupby("query_id")
-    relevant = [{row[d]: float(s) for d, s in judged.get_group(q)[["doc_id", "score"]].values} for q in queries.query_id]
+    relevant = [
+        {row[d]: float(s) for d, s in judged.get_group(q)[["doc_id", "score"]].values} for q in queries.query_id
+    ]
     return encoder, texts, encoder.encode(texts), encoder.encode(queries.text.tolist()), relevant
 
 
@@ -72,7 +74,9 @@ def test_trusted_queries_find_more_among_read_out_vectors_than_among_raw_release
         scores[mechanism, "raw"] = ndcg(f"{mechanism}, raw release", queries, raw)
         scores[mechanism, "read"] = ndcg(f"{mechanism}, read-out", policy.query_transform(queries), read)
         ndcg(f"{mechanism}, read-out, query shrunk too", policy.reader.apply(queries), read)
-        hidden = policy.release(queries, ids=[f"q{i}" for i in range(len(queries))], contents=[""] * len(queries), key=key)
+        hidden = policy.release(
+            queries, ids=[f"q{i}" for i in range(len(queries))], contents=[""] * len(queries), key=key
+        )
         ndcg(f"{mechanism}, read-out, query protected too", hidden, read)
     assert scores["mahalanobis", "raw"] < scores["mahalanobis", "read"] <= unprotected + 0.02
     assert scores["laplace", "read"] < scores["mahalanobis", "read"]

@@ -211,9 +211,7 @@ def test_annotated_persons_of_real_text_are_found_again_as_terms():
         pytest.skip("shared data absent")
     data = pd.read_parquet(PII)
     annotated = find_spans(data.text, PEOPLE, annotations=data.spans)
-    names = {
-        text[span.start : span.end] for text, row in zip(data.text, annotated, strict=True) for span in row
-    }
+    names = {text[span.start : span.end] for text, row in zip(data.text, annotated, strict=True) for span in row}
     names = [name for name in names if any(map(str.isalpha, name))]
     by_term = find_spans(data.text, Concept("people", terms=names))
     for text, wanted, got in zip(data.text, annotated, by_term, strict=True):

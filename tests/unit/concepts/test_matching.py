@@ -113,9 +113,7 @@ def test_texts_come_in_any_iterable(make):
 
 def test_progress_ends_at_the_number_of_rows():
     calls = []
-    find_spans(
-        ["x"] * 2500, Concept("c", terms=["x"]), progress=lambda done, rows: calls.append((done, rows))
-    )
+    find_spans(["x"] * 2500, Concept("c", terms=["x"]), progress=lambda done, rows: calls.append((done, rows)))
     assert calls == [(1000, 2500), (2000, 2500), (2500, 2500)]
 
 
@@ -155,9 +153,7 @@ def test_a_planted_name_is_found_whole_in_any_spelling(words, data):
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=5), st.text("abAB .,", max_size=60)
-)
+@given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=5), st.text("abAB .,", max_size=60))
 def test_single_words_agree_with_a_plain_alternation(terms, text):
     plain = regex.compile(r"(?i)\b(?:" + "|".join(terms) + r")\b")
     (spans,) = find_spans([text], Concept("c", terms=terms))

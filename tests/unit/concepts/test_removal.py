@@ -110,10 +110,7 @@ def test_surrogates_are_drawn_uniformly_among_the_others_and_repeat_with_the_see
 
     def draws(seed):
         generator = np.random.default_rng(seed)
-        return [
-            remove_spans(text, spans, how="surrogate", surrogates=pool, generator=generator)
-            for _ in range(3000)
-        ]
+        return [remove_spans(text, spans, how="surrogate", surrogates=pool, generator=generator) for _ in range(3000)]
 
     names, counts = np.unique(draws(0), return_counts=True)
     assert names.tolist() == ["Ann", "Bob", "Cid"]
@@ -163,9 +160,7 @@ def test_concept_tokens_are_distinct_folded_words_in_order_without_possessives()
 
 
 TEXTS = st.lists(
-    st.sampled_from(
-        ["sophy", "Sophy", "JAMES", "ann", "x", "İpek", "'s", "’", " ", "  ", "\n", ",", ".", "-"]
-    )
+    st.sampled_from(["sophy", "Sophy", "JAMES", "ann", "x", "İpek", "'s", "’", " ", "  ", "\n", ",", ".", "-"])
     | st.sampled_from(["(", ")", '"', "'", "?", "—", "t", "s", "1"]),
     max_size=14,
 ).map("".join)
@@ -191,15 +186,11 @@ def test_delete_leaves_no_leading_space_and_adds_no_double_space(left, right):
 
 
 @settings(deadline=None)
-@given(
-    st.text("aB ,.'-\n", max_size=20), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=4)
-)
+@given(st.text("aB ,.'-\n", max_size=20), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=4))
 def test_any_spans_can_be_removed_in_every_way(text, places):
     spans = [Span(start, start + length) for start, length in places if start + length <= len(text)]
     for how in REMOVALS:
-        out = remove_spans(
-            text, spans, how=how, surrogates=["zz"], generator=np.random.default_rng(0), placeholder="#"
-        )
+        out = remove_spans(text, spans, how=how, surrogates=["zz"], generator=np.random.default_rng(0), placeholder="#")
         assert out == text or spans
         assert how != "placeholder" or out.count("#") == len(merge_spans(spans))
 
@@ -218,9 +209,7 @@ def test_contrast_pairs_skip_rows_without_the_concept_and_count_rows_left_withou
 
 def test_contrast_by_surrogate_draws_from_the_corpus():
     texts = ["I met Sophy.", "Nobody.", "SOPHY!", "James' book"]
-    pairs = contrast_pairs(
-        texts, find_spans(texts, SOPHY), how="surrogate", generator=np.random.default_rng(0)
-    )
+    pairs = contrast_pairs(texts, find_spans(texts, SOPHY), how="surrogate", generator=np.random.default_rng(0))
     assert pairs.negative == ["I met James.", "JAMES!", "Sophy's book"]
     assert pairs.dropped == 0
 
@@ -230,9 +219,7 @@ def test_contrast_by_surrogate_drops_rows_that_have_no_other_value():
     spans = find_spans(texts, SOPHY)
     alone = contrast_pairs(texts, spans, how="surrogate", generator=np.random.default_rng(0))
     assert len(alone) == 0 and alone.dropped == 2 and alone.index.shape == (0,)
-    listed = contrast_pairs(
-        texts, spans, how="surrogate", surrogates=["Ann"], generator=np.random.default_rng(0)
-    )
+    listed = contrast_pairs(texts, spans, how="surrogate", surrogates=["Ann"], generator=np.random.default_rng(0))
     assert listed.negative == ["I met Ann.", "Ann left."]
 
 

@@ -18,6 +18,7 @@ class Corpus:
     positive: np.ndarray
     negative: np.ndarray
     token_directions: np.ndarray
+    substitutions: np.ndarray
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,8 @@ def corpus():
     token_directions = rng.standard_normal((5, DIMENSION))
     embeddings = meaning + token_labels @ token_directions
     rows = token_labels.any(axis=1)
-    return Corpus(embeddings, token_labels, embeddings[rows], meaning[rows], token_directions)
+    substitutions = meaning[:6, None] + token_directions
+    return Corpus(embeddings, token_labels, embeddings[rows], meaning[rows], token_directions, substitutions)
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +57,7 @@ def learn(corpus, spec):
             "negative": corpus.negative,
             "embeddings": corpus.embeddings,
             "token_labels": corpus.token_labels,
+            "substitutions": corpus.substitutions,
             "concepts": ("planted",),
             "concept_fingerprint": "f" * 16,
             "salt": "5a17",

@@ -17,6 +17,7 @@ def directions_of(basis, corpus, covariance, **options):
         "positive": corpus.positive,
         "negative": corpus.negative,
         "token_labels": corpus.token_labels,
+        "substitutions": corpus.substitutions,
     }
     return concept_directions(basis, covariance=covariance, **(given | options))
 
@@ -130,3 +131,35 @@ def test_tokens_that_are_everywhere_or_nowhere_are_refused(corpus, covariance):
 def test_pairs_that_removal_leaves_unchanged_are_refused(corpus, covariance):
     with pytest.raises(SparseError, match="does not move"):
         directions_of("shift", corpus, covariance, negative=corpus.positive)
+
+
+def test_substitution_finds_what_values_do_where_labels_also_catch_the_sentences_they_stand_in():
+    rng = np.random.default_rng(1)
+    topic, effects = np.eye(32)[0], np.eye(32)[1:4]
+    meaning = rng.standard_normal((3000, 32))
+    labels = rng.random((3000, 3)) < 0.05 + 0.4 * (meaning[:, :1] > 1)
+    embeddings = meaning + labels @ effects
+    bearing = labels.any(axis=1)
+    given = {
+        "embeddings": embeddings,
+        "covariance": np.cov(embeddings, rowvar=False),
+        "positive": embeddings[bearing],
+        "negative": meaning[bearing],
+        "token_labels": labels,
+        "substitutions": meaning[:8, None] + effects,
+    }
+
+    def share_of_topic(basis):
+        found = concept_directions(basis, **given)
+        patterns = found.patterns / np.linalg.norm(found.patterns, axis=0)
+        return found.strength @ (patterns.T @ topic) ** 2
+
+    assert share_of_topic("substitution") < 0.02
+    assert share_of_topic("label") > 0.1
+
+
+def test_substitution_needs_more_than_one_value(corpus, covariance):
+    with pytest.raises(SparseError, match="different values"):
+        directions_of("substitution", corpus, covariance, substitutions=corpus.substitutions[:, :1])
+    with pytest.raises(SparseError, match="different values"):
+        directions_of("substitution", corpus, covariance, substitutions=None)
