@@ -121,7 +121,7 @@ class MaskTrainingConfig(Section):
     """Directions the mask speaks about: 'coordinate' as in the paper, or a subspace found from the concept."""
     directions: Annotated[int, Field(gt=0)] | None = None
     """Most concept directions a subspace basis may have; null keeps all that the data show."""
-    penalty: Annotated[float, Field(ge=0)] = 0.2
+    penalty: Annotated[float, Field(ge=0)] = 0.5
     """Lambda, the weight of the L0 penalty: larger closes more gates."""
     removal: Literal[REMOVALS] = "delete"
     """How the concept is taken out of a sentence to make D-."""

