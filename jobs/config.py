@@ -263,6 +263,15 @@ class TrainMaskConfig(JobConfig):
     split: SplitConfig | None = SplitConfig()
 
 
+class WeightedMask(Section):
+    """One of several masks."""
+
+    path: str
+    """Mask directory."""
+    weight: Positive = 1.0
+    """Its share of the noise, relative to the others."""
+
+
 class PrivatizeConfig(JobConfig):
     """Embed and protect a corpus with Ray Data."""
 
@@ -270,8 +279,8 @@ class PrivatizeConfig(JobConfig):
     passthrough: tuple[str, ...] = ()
     """Input columns to copy into the output. The text is not copied unless it is named here."""
     encoder: EncoderConfig = EncoderConfig()
-    mask: str | None = None
-    """Mask directory, as written by train_mask."""
+    mask: str | Annotated[tuple[WeightedMask, ...], Field(min_length=1)] | None = None
+    """Mask directory, as written by train_mask; or a list of {path, weight}, to hide several concepts at once."""
     protection: ProtectionConfig
     key: KeyConfig = KeyConfig()
     budget: BudgetConfig = BudgetConfig()
@@ -441,12 +450,12 @@ def describe_fields(model: type[BaseModel], prefix: str = "") -> list[tuple[str,
     rows = []
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
-        optional = "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        if section is None:
-            rows.append((prefix + name, "required" if field.is_required() else optional, field.description or ""))
-            continue
-        many = {tuple: "[]", dict: ".NAME"}.get(getattr(field.annotation, "__origin__", None), "")
-        rows += describe_fields(section, f"{prefix}{name}{many}.")
+        if section is None or field.description:
+            default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+            rows.append((prefix + name, default, field.description or ""))
+        if section is not None:
+            many = {tuple: "[]", dict: ".NAME"}.get(getattr(field.annotation, "__origin__", None), "")
+            rows += describe_fields(section, f"{prefix}{name}{many}.")
     return rows
 
 

@@ -1,39 +1,33 @@
 """Embed and protect a corpus: read, validate, encode, protect, write, commit.
 
-The driver plans units of work; Ray Data hands them to actors; an actor reads its unit, encodes and protects it, and
-writes the unit's part of the ledger and one file of vectors, under a name that is a hash of the unit. A unit is done
-when its record lies in ``_units/``, which is written last, so a run that was killed continues with the units that are
-left. Noise is keyed, so a unit done twice is the same file twice.
+The driver plans units of work, and Ray Data hands them to actors (`jobs.units`), which write one file each, under a
+name that is a hash of the unit. A unit is done when its record lies in ``_units/``, which is written last, so a run
+that was killed continues with the units that are left. Noise is keyed, so a unit done twice is the same file twice.
 """
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from jobs import ledger, sources, storage
 from jobs.cli import job_main
 from jobs.cluster import actor_count, ray_session
-from jobs.config import EncoderConfig, PrivatizeConfig
+from jobs.config import PrivatizeConfig
 from jobs.progress import console, steps
-from jobs.stages import RememberingEncoder, load_key, usable_vectors
+from jobs.stages import RememberingEncoder, load_key
 from jobs.summary import Summary
 from jobs.tracking import tracked
-from sparse_core.budget import Charge, Spent, record_numbers
-from sparse_core.encoders import EncoderSpec, load_encoder
+from jobs.units import RESERVED_COLUMNS, UnitActor, UnitWork
+from sparse_core.budget import Spent
+from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
-from sparse_core.masks import Mask
+from sparse_core.masks import Mask, unite_masks
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
 CONFIG = PrivatizeConfig
-QUARANTINE_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("position", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -61,15 +55,13 @@ def plan(config: PrivatizeConfig) -> Plan:
 def _checked(config: PrivatizeConfig) -> Plan:
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
-    reserved = _RESERVED if config.input.id is not None else (*_RESERVED, "id")
+    reserved = RESERVED_COLUMNS if config.input.id is not None else (*RESERVED_COLUMNS, "id")
     for column in (config.input.id, *config.passthrough):
         if column in reserved:
             raise SparseError(f"The output has a column {column!r} of its own; rename the input's.")
     key = load_key(config.key)
-    mask = None
-    if config.mask is not None:
-        with storage.local_directory(config.mask) as local:
-            mask = Mask.load(local)
+    mask = _mask(config)
+    if mask is not None:
         _refuse_other_model(mask, config)
         # Building with the mask's own encoder proves that the parts fit before the model is loaded.
         _policy(config, mask.info.encoder, mask)
@@ -83,7 +75,7 @@ def _checked(config: PrivatizeConfig) -> Plan:
         (
             f"read        {rows} rows of {config.input.path} in {len(source.units)} units",
             f"encoder     {config.encoder.model}",
-            f"mask        {config.mask or 'none'}",
+            f"mask        {', '.join(paths) if (paths := _mask_paths(config)) else 'none'}",
             f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, "
             f"read-out {protection.read_out}",
             f"key         {key.identifier}" + (" (ephemeral)" if config.key.ephemeral else ""),
@@ -159,11 +151,24 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     return summary
 
 
-_RESERVED = ("embedding", "policy", "releases", "epsilon_spent")
-
-
 def _policy(config: PrivatizeConfig, spec: EncoderSpec, mask: Mask | None) -> Policy:
     return Policy.build(encoder=spec, mask=mask, **config.protection.model_dump())
+
+
+def _mask_paths(config: PrivatizeConfig) -> list[str]:
+    if config.mask is None:
+        return []
+    return [config.mask] if isinstance(config.mask, str) else [weighted.path for weighted in config.mask]
+
+
+def _mask(config: PrivatizeConfig, spec: EncoderSpec | None = None) -> Mask | None:
+    masks = []
+    for path in _mask_paths(config):
+        with storage.local_directory(path) as local:
+            masks.append(Mask.load(local, encoder=spec))
+    if not masks:
+        return None
+    return masks[0] if isinstance(config.mask, str) else unite_masks(masks, weights=[m.weight for m in config.mask])
 
 
 def _refuse_overlap(config: PrivatizeConfig) -> None:
@@ -176,7 +181,8 @@ def _refuse_other_model(mask: Mask, config: PrivatizeConfig) -> None:
     learned = mask.info.encoder
     if learned.normalize != config.encoder.normalize or learned.prompt != config.encoder.prompt:
         raise SparseError(
-            f"The mask in {config.mask} was learned with normalize={learned.normalize} and prompt {learned.prompt!r}, "
+            f"The mask in {', '.join(_mask_paths(config))} was learned "
+            f"with normalize={learned.normalize} and prompt {learned.prompt!r}, "
             f"the encoder is configured with normalize={config.encoder.normalize} and prompt {config.encoder.prompt!r}."
         )
 
@@ -231,9 +237,7 @@ def _write_claim(config: PrivatizeConfig, planned: Plan, policy: Policy, claim: 
     url = storage.join(config.output, "claim.json")
     found = storage.read_json(url)
     if found is None:
-        if planned.mask is not None:
-            with storage.local_directory(config.mask) as local:
-                Mask.load(local, encoder=policy.encoder)
+        _mask(config, policy.encoder)
         with storage.upload_directory(storage.join(config.output, "policy")) as local:
             policy.save(local)
     if found != claim:
@@ -265,122 +269,6 @@ def _stream(
         )
         for row in dataset.iter_rows():
             yield row["record"]
-
-
-@dataclass(frozen=True)
-class UnitWork:
-    """What an actor needs to know; travels to it over Ray's own transport, key included.
-
-    The policy does not: actors read it from the output directory, where the driver has written it.
-    """
-
-    source: sources.Source
-    key: Key
-    encoder: EncoderConfig
-    output: str
-    passthrough: tuple[str, ...]
-
-
-class UnitActor:
-    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units.
-
-    `repeated` is a Ray reference to a `Spent`: the records for which this run's release is not the only one.
-    """
-
-    def __init__(self, work: UnitWork, repeated=None):
-        import ray
-        import torch
-
-        torch.set_num_threads(1)
-        self._work = work
-        config = work.encoder
-        self._encoder = load_encoder(
-            config.model,
-            revision=config.revision,
-            device=config.device,
-            normalize=config.normalize,
-            prompt=config.prompt,
-            threads=1,
-        )
-        with storage.local_directory(storage.join(work.output, "policy")) as local:
-            self._policy = Policy.load(local, encoder=self._encoder.spec)
-        self._charge = Charge.of(self._policy, work.key)
-        self._repeated = None if repeated is None else ray.get(repeated)
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
-        return {"record": [self._do(unit) for unit in batch["unit"]]}
-
-    def _do(self, unit: sources.Unit) -> dict:
-        work = self._work
-        rejected: list[sources.Rejected] = []
-        tables: list[pa.Table] = []
-        entries: list[pa.Table] = []
-        truncated = 0
-        for rows in sources.read(work.source, unit):
-            vectors = self._encoder.encode(rows.texts)
-            truncated += self._encoder.count_truncated(rows.texts)
-            usable = usable_vectors(vectors)
-            rejected += rows.rejected
-            rejected += [
-                sources.Rejected(str(rows.ids[row]), "unusable_vector", f"{unit.url}: id {rows.ids[row]}")
-                for row in np.flatnonzero(~usable)
-            ]
-            keep = np.flatnonzero(usable)
-            if len(keep):
-                tables.append(self._protected(rows, vectors, keep))
-                ids, texts = [rows.ids[row] for row in keep], [rows.texts[row] for row in keep]
-                entries.append(ledger.part(ids, texts, self._charge, work.key))
-        if tables:
-            # First, so that no vector is ever published that the ledger does not name.
-            self._write(ledger.FOLDER, unit, pa.concat_tables(entries))
-            self._write("embeddings", unit, pa.concat_tables(tables))
-        if rejected:
-            quarantine = pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA)
-            self._write("quarantine", unit, quarantine)
-        rows_out = sum(len(table) for table in tables)
-        record = {
-            "unit": unit.name,
-            "rows_in": rows_out + len(rejected),
-            "rows_out": rows_out,
-            "truncated": truncated,
-            "quarantined": dict(Counter(row.reason for row in rejected)),
-        }
-        storage.write_json(storage.join(work.output, "_units", f"{unit.name}.json"), record)
-        return record
-
-    def _protected(self, rows: sources.Rows, vectors: np.ndarray, keep: np.ndarray) -> pa.Table:
-        work = self._work
-        ids = [rows.ids[row] for row in keep]
-        released = self._policy.release(
-            vectors[keep], ids=ids, contents=[rows.texts[row] for row in keep], key=work.key
-        )
-        id_name = work.source.input.id or "id"
-        id_type = pa.string() if work.source.input.id is None else work.source.schema.field(id_name).type
-        columns = {
-            id_name: pa.array(ids, id_type),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(released.ravel()), released.shape[1]),
-        }
-        for name in work.passthrough:
-            values = [rows.columns[name][row] for row in keep]
-            columns[name] = pa.array(values, work.source.schema.field(name).type)
-        columns["policy"] = pa.array([self._policy.hash[:16]] * len(ids)).dictionary_encode()
-        releases, spent = self._composed(ids)
-        columns["releases"] = pa.array(releases, pa.int32())
-        columns["epsilon_spent"] = pa.array(spent, pa.float64())
-        return pa.table(columns)
-
-    def _composed(self, ids: list) -> tuple[np.ndarray, np.ndarray]:
-        releases, spent = np.ones(len(ids), np.int32), np.full(len(ids), self._charge.epsilon_euclidean)
-        if self._repeated:
-            found = self._repeated.positions(record_numbers(ids))
-            releases[found >= 0] = self._repeated.releases[found[found >= 0]]
-            spent[found >= 0] = self._repeated.epsilon_euclidean[found[found >= 0]]
-        return releases, spent
-
-    def _write(self, folder: str, unit: sources.Unit, table: pa.Table) -> None:
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        storage.write_bytes(storage.join(self._work.output, folder, f"part-{unit.name}.parquet"), buffer.getvalue())
 
 
 def _stop_if_over_limit(config: PrivatizeConfig, done: dict[str, dict]) -> None:
