@@ -243,13 +243,20 @@ class Policy:
 
     def public_knowledge(self) -> PublicKnowledge:
         """What an attacker of vectors from `undo_read_out` is given."""
+        noise = self._noise_variance
         if self.mask is None:
-            return PublicKnowledge(basis=self.law.basis, noise_variance=self._noise_variance)
+            return PublicKnowledge(basis=self.law.basis, noise_variance=noise)
+        if self.mechanism == "mahalanobis":
+            return PublicKnowledge(
+                basis=self.mask.basis, noise_variance=noise, mean=self.mask.mean, variance=self.mask.variance
+            )
+        # Such noise has the same variance along any basis: the principal components serve an attacker best.
+        variance, columns = np.linalg.eigh(self.mask.covariance)
         return PublicKnowledge(
-            basis=self.mask.basis,
-            noise_variance=self._noise_variance,
+            basis=self.mask.basis @ columns,
+            noise_variance=noise,
             mean=self.mask.mean,
-            variance=self.mask.variance,
+            variance=np.maximum(variance, 0),
         )
 
     @property

@@ -44,12 +44,12 @@ def load(tmp_path):
 
 
 def leaves(model: type[BaseModel]):
-    """Every field that is no section, with its model."""
+    """Every field that is no section, or not only one, with its model."""
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
-        if section is None:
+        if section is None or field.description:
             yield model, name, field
-        else:
+        if section is not None:
             yield from leaves(section)
 
 

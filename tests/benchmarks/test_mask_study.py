@@ -1,0 +1,285 @@
+"""Which mask hides a concept best: leakage, utility and guarantee of every basis, on two corpora and two encoders.
+
+    pytest -m benchmark -s tests/benchmarks/test_mask_study.py
+
+The corpora are the sentences of STS12-16 (concept: the tokens of places, persons, groups and organizations that a
+small named-entity model finds; utility: Spearman correlation on STS12's test pairs) and the bundled clinical
+sentences (concept: configs/concepts/patient.txt; utility: accuracy of telling the note's section). Nobody sees what
+they should not: a mask is learned from some records, attackers that know it are trained on others, and tested on yet
+others, with near-duplicates and both sentences of an STS pair on one side. Half of the attacked tokens, drawn at
+random, are *unseen*: they are in no term, value, label or pair that a mask is learned from, though attackers know
+them. The second encoder (wordllama's static vectors) takes part where the package ``wordllama`` is installed.
+
+One seed. Intervals are 95% bootstrap intervals over test records of the strongest attacker's leakage.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jobs.cluster import cpu_cores, one_thread_each
+from jobs.config import SplitConfig
+from jobs.stages import Roles, divide
+from sparse_core.attacks import build_attack, reidentification
+from sparse_core.concepts import Concept, Span, concept_tokens, contrast_pairs, find_spans, value_substitutions
+from sparse_core.encoders import EncoderSpec, load_encoder
+from sparse_core.evaluation import (
+    Interval,
+    UtilityResult,
+    classification,
+    guess_hits,
+    interval_of,
+    near_duplicate_groups,
+    resample_ratios,
+    split_records,
+    sts,
+    token_labels,
+)
+from sparse_core.masks import BASES, Mask, learn_mask
+from sparse_core.noise import Key
+from sparse_core.policy import Policy
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared/data"
+pytestmark = [pytest.mark.benchmark, pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not here")]
+
+ATTACKS = ("ridge", "neighbour", "mlc")
+STS_RECORDS = {"mask": 4000, "attack": 4000}
+SETTINGS = ((2.0, 0.03), (3.0, 0.005))  # rho and floor: the jobs' defaults, and stronger noise in fewer directions
+LAPLACE_RHOS = (0.75, 1.0, 1.5, 2.0, 3.0)
+TORCH_SEED = Lock()  # the perceptron is seeded through torch's global generator, which threads share
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts with a concept, who may see which of them, and what their vectors should still be good for."""
+
+    name: str
+    texts: list[str]
+    spans: list[list[Span]]
+    terms: tuple[str, ...]
+    roles: Roles
+    min_count: int
+    utility: Callable[[np.ndarray], UtilityResult]
+
+    @cached_property
+    def tokens(self) -> list[tuple[str, ...]]:
+        return [concept_tokens(text, found) for text, found in zip(self.texts, self.spans, strict=True)]
+
+    @cached_property
+    def attacked(self):
+        """Concept tokens that an attacker's records show often enough to learn; function words say nothing."""
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        telling = [[t for t in row if len(t) > 1 and t not in ENGLISH_STOP_WORDS] for row in self.tokens]
+        return token_labels(telling, train=self.roles.attack, min_count=self.min_count, max_tokens=200)
+
+    @cached_property
+    def unseen(self) -> np.ndarray:
+        """Columns of attacked tokens that no mask may know."""
+        columns = np.zeros(len(self.attacked.vocabulary), dtype=bool)
+        columns[np.random.default_rng(0).permutation(len(columns))[: len(columns) // 2]] = True
+        return columns
+
+
+def sts_corpus() -> Corpus:
+    """STS12's test pairs against the rest of STS12-16; without MSRvid, whose captions name nobody."""
+    files = (DATA / "sts12/sts12.parquet", DATA / "sts13_16/sts13_16.parquet")
+    pairs = pd.concat([pd.read_parquet(file) for file in files]).query("subset != 'MSRvid'")
+    tested = pairs.query("dataset == 'STS12' and split == 'test'")
+    texts = list(dict.fromkeys([*tested.sentence1, *tested.sentence2, *pairs.sentence1, *pairs.sentence2]))
+    row = {text: i for i, text in enumerate(texts)}
+    together = _joined(near_duplicate_groups(texts), pairs.sentence1.map(row), pairs.sentence2.map(row))
+    test = np.arange(len({*tested.sentence1, *tested.sentence2}))
+    others = np.flatnonzero(~np.isin(together, together[test]))
+    n_kept = sum(STS_RECORDS.values())
+    kept = others[split_records(together[others], test_share=n_kept / len(others), seed=1).test]
+    halves = split_records(together[kept], test_share=STS_RECORDS["attack"] / n_kept, seed=2)
+    texts = [texts[i] for i in (*test, *kept)]
+    roles = Roles(len(test) + halves.train, len(test) + halves.test, test)
+    left, right = tested.sentence1.map(row).to_numpy(), tested.sentence2.map(row).to_numpy()
+
+    def utility(vectors):
+        generator = np.random.default_rng(2)
+        return sts(vectors[left], vectors[right], tested.score.to_numpy(), n_bootstrap=200, generator=generator)
+
+    concept = Concept("names", entity_types=("GPE", "PERSON", "NORP", "ORG"))
+    return Corpus("STS12-16", texts, find_spans(texts, concept), (), roles, 5, utility)
+
+
+def clinical_corpus() -> Corpus:
+    """The quickstart's sentences and concept."""
+    table = pd.read_parquet(ROOT / "configs/data/clinical_sentences.parquet")
+    texts, section = table.text.tolist(), table.section.to_numpy()
+    terms = tuple((ROOT / "configs/concepts/patient.txt").read_text().strip().split("\n"))
+    concept = Concept("patient", terms=terms, patterns=(r"\b(?:Dr|Mr|Mrs|Ms|Miss)\.? ?[A-Z][A-Za-z]+",))
+    roles = divide(texts, SplitConfig())
+    learning = np.setdiff1d(np.arange(len(texts)), roles.test)
+    names, counts = np.unique(section[learning], return_counts=True)
+    common = np.isin(section, names[counts >= 20])
+    train, test = learning[common[learning]], roles.test[common[roles.test]]
+
+    def utility(vectors):
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return classification(
+            vectors[train],
+            section[train],
+            vectors[test],
+            section[test],
+            samples_per_label=None,
+            n_bootstrap=200,
+            generator=np.random.default_rng(2),
+        )
+
+    return Corpus("clinical", texts, find_spans(texts, concept), terms, roles, 4, utility)
+
+
+class StaticEncoder:
+    """wordllama's token vectors, averaged: another family of encoders than the default."""
+
+    def __init__(self):
+        from safetensors.numpy import load_file
+        from tokenizers import Tokenizer
+
+        folder = Path(find_spec("wordllama").origin).parent
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        weights = load_file(folder / "weights/l2_supercat_256.safetensors")["embedding.weight"]
+        self._weights = weights.astype(np.float32)
+        self.spec = EncoderSpec("wordllama", None, "", self._weights.shape[1], "mean", True, None)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        vectors = np.array([self._weights[row.ids or [0]].mean(axis=0) for row in found])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What masks are learned from, but for the basis."""
+
+    inputs: dict
+
+    @classmethod
+    def of(cls, corpus: Corpus, encoder, vectors: np.ndarray, hidden: frozenset[str], *, values=(), contexts=8):
+        """Every trace of the `hidden` tokens is left out; `values` join the concept's own in the substitutions."""
+        rows = corpus.roles.mask
+        texts = [corpus.texts[row] for row in rows]
+        spans = [
+            [span for span in corpus.spans[row] if hidden.isdisjoint(concept_tokens(corpus.texts[row], [span]))]
+            for row in rows
+        ]
+        terms = [term for term in corpus.terms if hidden.isdisjoint(concept_tokens(term, [Span(0, len(term))]))]
+        pairs = contrast_pairs(texts, spans)
+        tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
+        put_in = value_substitutions(
+            texts, spans, values=[*terms, *values], n_contexts=contexts, generator=np.random.default_rng(0)
+        )
+        return cls(
+            {
+                "positive": vectors[rows][pairs.index],
+                "negative": encoder.encode(pairs.negative),
+                "embeddings": vectors[rows],
+                "token_labels": token_labels(tokens, train=np.arange(len(rows)), min_count=1).labels,
+                "substitutions": put_in.shaped(encoder.encode(put_in.texts)),
+                "concepts": (corpus.name,),
+                "concept_fingerprint": "",
+                "salt": "",
+                "encoder": encoder.spec,
+            }
+        )
+
+    def mask(self, basis: str, **options) -> Mask:
+        return learn_mask(**self.inputs, basis=basis, **options)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One protection, measured."""
+
+    name: str
+    policy: Policy
+    utility: UtilityResult
+    by_attack: dict[str, float]
+    leakage: dict[str, Interval]
+    linked: float
+
+
+def measure(corpus: Corpus, vectors: np.ndarray, name: str, policy: Policy) -> Row:
+    """Protect every record, train the attackers on their own records and attack the test records."""
+    ids = list(range(len(vectors)))
+    published = policy.release(vectors, ids=ids, contents=corpus.texts, key=Key(bytes(range(32))))
+    seen, public = policy.undo_read_out(published), policy.public_knowledge()
+    labels, attack = corpus.attacked.labels, corpus.roles.attack
+    attacked = corpus.roles.test[labels[corpus.roles.test].any(axis=1)]
+    hits = {}
+    for name_of_attack in ATTACKS:
+        model = build_attack(name_of_attack)
+        if name_of_attack == "mlc":
+            with TORCH_SEED:
+                model.fit(seen[attack], labels[attack], public=public, seed=0)
+        else:
+            model.fit(seen[attack], labels[attack], public=public, seed=0)
+        hits[name_of_attack] = guess_hits(model.scores(seen[attacked]), labels[attacked])
+    every = np.ones_like(corpus.unseen)
+    groups = {"all": every, "listed": ~corpus.unseen, "unseen": corpus.unseen}
+    leakage = {group: _strongest(list(hits.values()), labels[attacked], columns) for group, columns in groups.items()}
+    linked = reidentification(
+        seen[corpus.roles.test],
+        vectors[corpus.roles.test],
+        public=public,
+        n_bootstrap=10,
+        generator=np.random.default_rng(3),
+    )
+    by_attack = {key: value.sum() / labels[attacked].sum() for key, value in hits.items()}
+    return Row(name, policy, corpus.utility(published), by_attack, leakage, linked.top1.value)
+
+
+def _strongest(hits: list[np.ndarray], labels: np.ndarray, columns: np.ndarray) -> Interval:
+    """The highest leakage among attackers, with the interval of that maximum."""
+    caught = np.column_stack([found[:, columns].sum(axis=1) for found in hits])
+    true = labels[:, columns].sum(axis=1)
+    replicates = resample_ratios(caught, true, generator=np.random.default_rng(1))
+    return interval_of(caught.sum(axis=0).max() / true.sum(), replicates.max(axis=1))
+
+
+def _joined(groups: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Groups that also keep the sentences of a pair together."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n_rows, n_groups = len(groups), groups.max() + 1
+    ends = np.concatenate([groups[left], np.arange(n_groups)]), np.concatenate([groups[right], np.arange(n_groups)])
+    links = coo_array((np.ones(len(ends[0])), ends), shape=(n_groups, n_groups))
+    return connected_components(links, directed=False)[1][groups][:n_rows]
+
+
+def study(corpus: Corpus, encoder) -> dict[tuple, Row]:
+    """Measure every protection and print the table."""
+    vectors = encoder.encode(corpus.texts)
+    vocabulary = np.array(corpus.attacked.vocabulary)
+    half = Material.of(corpus, encoder, vectors, frozenset(vocabulary[corpus.unseen]))
+    full = Material.of(corpus, encoder, vectors, frozenset())
+    masks = {("half", basis): half.mask(basis) for basis in BASES} | {("full", b): full.mask(b) for b in BASES[:2]}
+    any_mask = masks["half", BASES[0]]
+    policies = {("unprotected",): Policy.build(encoder=encoder.spec, mechanism="none")}
+    for rho in LAPLACE_RHOS:
+        policies["laplace", rho] = Policy.build(encoder=encoder.spec, mechanism="laplace", mask=any_mask, rho=rho)
+    for (scope, basis), mask in masks.items():
+        for rho, floor in SETTINGS:
+            policies[scope, basis, rho, floor] = Policy.build(
+                encoder=encoder.spec, mechanism="mahalanobis", mask=mask, rho=rho, floor=floor
+            )
+    with one_thread_each(), ThreadPoolExecutor(cpu_cores()) as pool:
+        rows = dict(zip(policies, pool.map(lambda k: measure(corpus, vectors, k, policies[k]), policies), strict=True))
+    print_table(corpus, encoder, rows, {name: len(getattr(corpus.roles, name)) for name in ("mask", "attack", "test")})
+    return rows
