@@ -106,6 +106,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     todo = [unit for unit in planned.source.units if unit.name not in done]
     finished = all(storage.exists(storage.join(config.output, name)) for name in ("manifest.json", "summary.json"))
     if not todo and finished:
+        _tally(summary, done)
         console.print(f"{config.output} is complete: nothing to do.", highlight=False, soft_wrap=True)
         return summary
     # Without ids of their own no two rows are one record.
@@ -130,9 +131,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
                 seen = sum(r["rows_in"] for r in done.values())
                 advance(seen, planned.source.n_rows or seen)
                 _stop_if_over_limit(config, done)
-        summary.rows_in = sum(record["rows_in"] for record in done.values())
-        summary.rows_out = sum(record["rows_out"] for record in done.values())
-        summary.quarantined = dict(sum((Counter(r["quarantined"]) for r in done.values()), Counter()))
+        _tally(summary, done)
         summary.details |= {
             "guarantee": asdict(policy.guarantee()),
             "key_identifier": planned.key.identifier,
@@ -242,6 +241,12 @@ def _write_claim(config: PrivatizeConfig, planned: Plan, policy: Policy, claim: 
             policy.save(local)
     if found != claim:
         storage.write_json(url, claim)
+
+
+def _tally(summary: Summary, done: dict[str, dict]) -> None:
+    summary.rows_in = sum(record["rows_in"] for record in done.values())
+    summary.rows_out = sum(record["rows_out"] for record in done.values())
+    summary.quarantined = dict(sum((Counter(r["quarantined"]) for r in done.values()), Counter()))
 
 
 def _stream(

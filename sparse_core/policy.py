@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -271,7 +272,8 @@ class Policy:
         described = self._description() | {
             "hash": self.hash,
             "encoder": asdict(self.encoder),
-            "guarantee": asdict(self.guarantee()),
+            # JSON knows no infinity, which is the epsilon of no noise.
+            "guarantee": {k: None if v == math.inf else v for k, v in asdict(self.guarantee()).items()},
         }
         if self.mask is not None:
             self.mask.save(directory / "mask")
@@ -327,6 +329,14 @@ class Policy:
             raise SparseError(f"{path} is not a policy ({type(error).__name__}: {error}).") from None
         if policy.hash != fields["hash"]:
             raise SparseError(f"{path} does not match its own hash: it was changed after it was written.")
+        if encoder is not None and encoder.identity != policy.encoder.identity:
+            ours, theirs = policy.encoder.identity, encoder.identity
+            told = "; ".join(
+                f"{name} {ours[name]!r} in the policy, {theirs[name]!r} in the encoder"
+                for name in ours
+                if ours[name] != theirs[name]
+            )
+            raise SparseError(f"The policy in {path.parent} is not for {encoder.model}: {told}.")
         return policy
 
     def _saved_reader(self, tensors: bytes) -> ReadOut:
