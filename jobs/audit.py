@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -14,10 +15,17 @@ from jobs.cluster import cpu_cores, one_thread_each
 from jobs.config import AuditConfig, Compared
 from jobs.progress import console, steps
 from jobs.report import render_report, render_table
-from jobs.stages import RememberingEncoder, divide, find_concept, usable_vectors
+from jobs.stages import RememberingEncoder, Roles, divide, find_concept, usable_vectors
 from jobs.summary import ProtectionRow, Summary
 from jobs.tracking import tracked
-from sparse_core.attacks import AttackResult, build_attack, headline, reidentification, run_attack
+from sparse_core.attacks import (
+    AttackResult,
+    build_attack,
+    check_enough_records,
+    headline,
+    reidentification,
+    run_attack,
+)
 from sparse_core.concepts import Concept, concept_tokens
 from sparse_core.errors import SparseError
 from sparse_core.evaluation import TokenLabels, UtilityResult, classification, token_labels
@@ -102,6 +110,9 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
     summary = Summary("audit")
     corpus = sources.read_all(planned.source)
     spans = find_concept(corpus, planned.concept, config.input)
+    concept_of = [concept_tokens(text, found) for text, found in zip(corpus.texts, spans, strict=True)]
+    roles = divide(corpus.texts, config.split)
+    _refuse_few(config, concept_of, roles)
     encoder = encoder or RememberingEncoder.load(config.encoder)
     with tracked(config, summary) as tracking:
         with summary.timed("encode"):
@@ -110,7 +121,7 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
         summary.quarantined = dict(corpus.quarantined)
         with summary.timed("protect"):
             protected, kept = _protect_all(config, corpus, vectors, encoder)
-        material = _material(config, corpus, spans, vectors, kept)
+        material = _material(config, corpus, concept_of, roles, vectors, kept)
         summary.rows_out = len(material.ids)
         with summary.timed("attack"), steps("Attacking") as advance:
             attacks = _attack_all(config, protected, material, advance)
@@ -174,7 +185,10 @@ def _read_release(compared: Compared, ids: list, config: AuditConfig) -> tuple[n
     table = pyarrow.dataset.dataset(path, filesystem=fs, format="parquet").to_table([config.input.id, "embedding"])
     column = table["embedding"].combine_chunks()
     published = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-    row_of = {record: row for row, record in enumerate(table[config.input.id].to_pylist())}
+    published_ids = table[config.input.id].to_pylist()
+    # An id published twice does not tell which vector belongs to which text: such records are left out.
+    repeated = {record for record, count in Counter(published_ids).items() if count > 1}
+    row_of = {record: row for row, record in enumerate(published_ids) if record not in repeated}
     rows = np.array([row_of.get(record, -1) for record in ids])
     if (rows < 0).all():
         raise SparseError(
@@ -184,23 +198,24 @@ def _read_release(compared: Compared, ids: list, config: AuditConfig) -> tuple[n
     return rows >= 0, published[np.maximum(rows, 0)]
 
 
+def _refuse_few(config: AuditConfig, concept_of: list, roles: Roles) -> None:
+    """Refuse a corpus too small to attack before anything is encoded."""
+    tokens = token_labels(concept_of, train=roles.attack, min_count=config.min_token_count)
+    check_enough_records(int(tokens.labels[roles.test].any(axis=1).sum()))
+
+
 def _material(
     config: AuditConfig,
     corpus: sources.Corpus,
-    spans: Sequence,
+    concept_of: list,
+    roles: Roles,
     vectors: np.ndarray,
     kept: np.ndarray,
 ) -> Material:
-    # Divide the whole corpus, as train_mask does, and then leave out the rows that some release lacks.
-    roles = divide(corpus.texts, config.split)
     rows = np.flatnonzero(kept)
     train, test = (np.flatnonzero(np.isin(rows, role)) for role in (roles.attack, roles.test))
     texts = [corpus.texts[row] for row in rows]
-    tokens = token_labels(
-        [concept_tokens(text, spans[row]) for text, row in zip(texts, rows, strict=True)],
-        train=train,
-        min_count=config.min_token_count,
-    )
+    tokens = token_labels([concept_of[row] for row in rows], train=train, min_count=config.min_token_count)
     classes = None
     if config.utility is not None:
         classes = np.array([str(corpus.columns[config.utility.label][row]) for row in rows])

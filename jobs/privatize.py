@@ -28,6 +28,7 @@ from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
 CONFIG = PrivatizeConfig
+_ROWS_TO_JUDGE_A_SHARE = 10_000
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,12 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     with tracked(config, summary) as tracking:
         with summary.timed("protect"), steps("Embedding and protecting") as advance:
             work = UnitWork(planned.source, planned.key, config.encoder, config.output, config.passthrough)
-            _stop_if_over_limit(config, done)
+            _stop_if_over_limit(config, done, last=not todo)
             for record in _stream(config, work, spending.repeated if spending else None, todo, verbose):
                 done[record["unit"]] = record
                 seen = sum(r["rows_in"] for r in done.values())
                 advance(seen, planned.source.n_rows or seen)
-                _stop_if_over_limit(config, done)
+                _stop_if_over_limit(config, done, last=len(done) == len(planned.source.units))
         _tally(summary, done)
         summary.details |= {
             "guarantee": asdict(policy.guarantee()),
@@ -276,11 +277,12 @@ def _stream(
             yield row["record"]
 
 
-def _stop_if_over_limit(config: PrivatizeConfig, done: dict[str, dict]) -> None:
+def _stop_if_over_limit(config: PrivatizeConfig, done: dict[str, dict], *, last: bool) -> None:
     limit = config.limits.max_quarantined
-    if limit is None:
-        return
     rows = sum(record["rows_in"] for record in done.values())
+    # A share of few rows says little: one bad file must not stop a healthy corpus.
+    if limit is None or (limit < 1 and rows < _ROWS_TO_JUDGE_A_SHARE and not last):
+        return
     quarantined = sum((Counter(r["quarantined"]) for r in done.values()), Counter())
     total = quarantined.total()
     if total > (limit * rows if limit < 1 else limit):

@@ -15,6 +15,7 @@ from jobs.config import (
     QuickstartProtection,
     TrackingConfig,
     TrainMaskConfig,
+    without_credentials,
 )
 from jobs.progress import console
 from jobs.stages import RememberingEncoder
@@ -59,12 +60,13 @@ def run(config: QuickstartConfig, *, verbose: bool = False) -> Summary:
     summary.rows_in, summary.rows_out = released.rows_in, released.rows_out
     summary.quarantined = released.quarantined
     summary.write(config.output)
+    store = without_credentials(tracking_uri(config))
     console.print(
         f"\nProtected vectors  {config.output}/release/embeddings (Parquet)\n"
         + "".join(f"Mask               {config.output}/masks/{name}/mask\n" for name in config.masks)
         + f"Report             {config.output}/audit/report.md\n"
-        f"MLflow store       {tracking_uri(config)}\n"
-        f"Open it with       mlflow ui --backend-store-uri {tracking_uri(config)}",
+        f"MLflow store       {store}\n"
+        f"Open it with       mlflow ui --backend-store-uri {store}",
         highlight=False,
         soft_wrap=True,
     )

@@ -7,7 +7,7 @@ from sparse_core.attacks.neighbour import NeighbourAttack
 from sparse_core.attacks.reidentification import Reidentification, reidentification
 from sparse_core.attacks.result import AttackResult, headline, leakage_intervals
 from sparse_core.attacks.ridge import RidgeAttack
-from sparse_core.attacks.run import run_attack
+from sparse_core.attacks.run import check_enough_records, run_attack
 
 __all__ = [
     "ATTACKS",
@@ -19,6 +19,7 @@ __all__ = [
     "Reidentification",
     "RidgeAttack",
     "build_attack",
+    "check_enough_records",
     "estimate_knowledge",
     "headline",
     "leakage_intervals",

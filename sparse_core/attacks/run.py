@@ -84,7 +84,7 @@ def run_attack(
         )
     known, records = np.flatnonzero(in_train), np.flatnonzero(in_test & labels.any(axis=1))
     true = labels[records]
-    _refuse_few(len(records))
+    check_enough_records(len(records))
     n_shuffles = n_shuffles or min(5, max(1, 20 // labels.shape[1]))
     shuffles = np.random.default_rng([seed, 0])
 
@@ -123,7 +123,19 @@ def run_attack(
     )
 
 
-def _refuse_few(n_records: int) -> None:
+def check_enough_records(n_records: int) -> None:
+    """Refuse to attack so few records that a leakage would mean nothing.
+
+    Parameters
+    ----------
+    n_records : int
+        Test records that hold a token of the vocabulary.
+
+    Raises
+    ------
+    SparseError
+        For fewer than 20, telling how wide an interval would be.
+    """
     if n_records < MIN_TEST_RECORDS:
         width = "undefined" if n_records == 0 else f"about ±{0.98 / np.sqrt(n_records):.2f} wide"
         raise SparseError(
