@@ -401,7 +401,8 @@ def load_config(model: type[C], path: str | None, overrides: list[str]) -> C:
     except ValidationError as error:
         where = f"{path} " if path else "the command line "
         problems = "; ".join(_problem(model, problem) for problem in error.errors(include_input=False))
-        raise SparseError(f"The configuration from {where}is not valid: {problems}.") from None
+        end = "" if problems.endswith("?") else "."
+        raise SparseError(f"The configuration from {where}is not valid: {problems}{end}") from None
 
 
 def _apply_override(values: dict, override: str) -> None:

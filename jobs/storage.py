@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.implementations.local import LocalFileSystem
 
 from sparse_core.errors import SparseError
@@ -48,7 +49,7 @@ def list_files(url: str) -> list[str]:
             found = [p for p in found if not _hidden(p[len(path) :])]
         else:
             found = [path] if fs.exists(path) else []
-    except (OSError, PermissionError) as error:
+    except (OSError, BotoCoreError, ClientError) as error:
         raise SparseError(f"input.path: {url} cannot be listed ({type(error).__name__}: {error}).") from None
     if not found:
         raise SparseError(f"input.path: there is no file at {url}.")
