@@ -15,7 +15,15 @@ from jobs.cluster import cpu_cores, one_thread_each
 from jobs.config import AuditConfig, Compared
 from jobs.progress import console, steps
 from jobs.report import render_report, render_table
-from jobs.stages import RememberingEncoder, Roles, divide, find_concept, usable_vectors
+from jobs.stages import (
+    RememberingEncoder,
+    Roles,
+    check_output,
+    divide,
+    find_concept,
+    refuse_missing_entity_model,
+    usable_vectors,
+)
 from jobs.summary import ProtectionRow, Summary
 from jobs.tracking import tracked
 from sparse_core.attacks import (
@@ -47,9 +55,11 @@ class Plan:
 
 def plan(config: AuditConfig) -> Plan:
     """Check inputs, masks and releases."""
+    check_output("audit", config)
     columns = () if config.utility is None else (config.utility.label,)
     source = sources.plan(config.input, columns=columns)
     concept = config.concept.build()
+    refuse_missing_entity_model(concept, config.input)
     if config.input.id is None and any(compared.release for compared in config.compare):
         raise SparseError("input.id: auditing a release needs ids to match texts with published vectors.")
     for compared in config.compare:

@@ -70,7 +70,7 @@ def _run_job(name: str, arguments: list[str]) -> int:
     if options.dry_run:
         for line in job.plan(config).lines:
             print(line)
-        print("Dry run: everything above was checked, nothing was computed or written.")
+        print("Dry run: configuration, inputs, masks and key are in order; nothing was computed or written.")
         return 0
     job.run(config, verbose=options.verbose)
     return 0

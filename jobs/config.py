@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -242,7 +242,16 @@ class Compared(Section):
             raise ValueError("give exactly one of release and protection")
         if self.release is not None and self.mask is not None:
             raise ValueError("a release brings its own mask; leave mask out")
+        if self.protection is not None and self.mask is None:
+            _refuse_missing_mask(self.protection)
         return self
+
+
+def _refuse_missing_mask(protection: ProtectionConfig) -> None:
+    if protection.mechanism == "mahalanobis":
+        raise ValueError("mechanism 'mahalanobis' needs a mask; name one in mask")
+    if protection.read_out == "wiener" and protection.mechanism != "none":
+        raise ValueError("read_out 'wiener' needs a mask, whose mean and covariance it uses; name one in mask, or none")
 
 
 class JobConfig(Section):
@@ -286,6 +295,12 @@ class PrivatizeConfig(JobConfig):
     budget: BudgetConfig = BudgetConfig()
     limits: LimitsConfig = LimitsConfig()
     workers: WorkersConfig = WorkersConfig()
+
+    @model_validator(mode="after")
+    def _mask_where_needed(self) -> Self:
+        if self.mask is None:
+            _refuse_missing_mask(self.protection)
+        return self
 
 
 class AuditConfig(JobConfig):
@@ -416,7 +431,9 @@ def _apply_override(values: dict, override: str) -> None:
         if not isinstance(target, dict):
             raise SparseError(f"The override {key!r} does not fit: {'.'.join(parents[:depth])} has no fields.")
     try:
-        target[leaf] = yaml.safe_load(text)
+        value = yaml.safe_load(text)
+        # A text such as 'passage: ' is not meant as a field of its own.
+        target[leaf] = text if isinstance(value, dict) and not text.lstrip().startswith("{") else value
     except yaml.YAMLError:
         raise SparseError(f"The value of the override {key!r} is not valid YAML; quote it.") from None
 
@@ -453,11 +470,19 @@ def describe_fields(model: type[BaseModel], prefix: str = "") -> list[tuple[str,
         section = section_of(field.annotation)
         if section is None or field.description:
             default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-            rows.append((prefix + name, default, field.description or ""))
+            choices = _choices(field.annotation)
+            text = (field.description or "") + (f" One of: {', '.join(choices)}." if len(choices) > 1 else "")
+            rows.append((prefix + name, default, text))
         if section is not None:
             many = {tuple: "[]", dict: ".NAME"}.get(getattr(field.annotation, "__origin__", None), "")
             rows += describe_fields(section, f"{prefix}{name}{many}.")
     return rows
+
+
+def _choices(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    return [choice for arg in get_args(annotation) if not isinstance(arg, str) for choice in _choices(arg)]
 
 
 def _shown(value: Any) -> str:

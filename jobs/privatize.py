@@ -16,7 +16,7 @@ from jobs.cli import job_main
 from jobs.cluster import actor_count, ray_session
 from jobs.config import PrivatizeConfig
 from jobs.progress import console, steps
-from jobs.stages import RememberingEncoder, load_key
+from jobs.stages import RememberingEncoder, check_output, load_key
 from jobs.summary import Summary
 from jobs.tracking import tracked
 from jobs.units import RESERVED_COLUMNS, UnitActor, UnitWork
@@ -44,6 +44,8 @@ class Plan:
 def plan(config: PrivatizeConfig) -> Plan:
     """Check inputs, mask, key, output and budget."""
     planned = _checked(config)
+    if planned.mask is not None:
+        _done(config, _claim(config, planned, _policy(config, planned.mask.info.encoder, planned.mask)))
     budget = "no limit, no earlier releases counted"
     if _counts(config):
         spec = planned.mask.info.encoder if planned.mask else RememberingEncoder.load(config.encoder).spec
@@ -54,6 +56,7 @@ def plan(config: PrivatizeConfig) -> Plan:
 
 
 def _checked(config: PrivatizeConfig) -> Plan:
+    check_output("privatize", config)
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
     reserved = RESERVED_COLUMNS if config.input.id is not None else (*RESERVED_COLUMNS, "id")

@@ -107,7 +107,7 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     return [
         "| " + " | ".join(header) + " |",
         "|" + "---|" * len(header),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
     ]
 
 

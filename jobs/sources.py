@@ -123,7 +123,7 @@ def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
     (first_url, schema), *others = schemas.items()
     for url, other in others:
         for column in wanted:
-            if schema.field(column).type != other.field(column).type:
+            if not _same_kind(schema.field(column).type, other.field(column).type):
                 raise SparseError(
                     f"Column {column!r} is {schema.field(column).type} in {first_url} and "
                     f"{other.field(column).type} in {url}; files read together need one type."
@@ -270,12 +270,17 @@ def _units(url: str, kind: str, n_rows: int | None, rows_per_unit: int) -> Itera
         yield Unit(url, kind, start, stop, hashlib.sha256(identity.encode()).hexdigest()[:24])
 
 
+def _same_kind(one: pa.DataType, other: pa.DataType) -> bool:
+    strings = (pa.string(), pa.large_string())
+    return one == other or (one in strings and other in strings)
+
+
 def _chosen(schema: pa.Schema, wanted: list[str], url: str, config: InputConfig) -> pa.Schema:
     for column in wanted:
         if column not in schema.names:
             role = {config.text: "input.text", config.id: "input.id", config.annotations: "input.annotations"}
             raise SparseError(
-                f"{role.get(column, 'column')}: {url} has no column {column!r}; it has "
+                f"{role.get(column, 'passthrough or label')}: {url} has no column {column!r}; it has "
                 f"{', '.join(map(repr, schema.names))}."
             )
     kind = schema.field(config.text).type

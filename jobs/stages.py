@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.config import EncoderConfig, InputConfig, KeyConfig, SplitConfig
+from jobs import storage
+from jobs.config import EncoderConfig, InputConfig, JobConfig, KeyConfig, SplitConfig
 from jobs.progress import steps
 from jobs.sources import Corpus
+from jobs.tracking import tracking_uri
 from sparse_core.concepts import Concept, Span, check_prevalence, find_spans
 from sparse_core.encoders import Encoder, load_encoder
 from sparse_core.errors import SparseError
@@ -86,6 +88,24 @@ def find_concept(corpus: Corpus, concept: Concept, config: InputConfig) -> list[
         spans = find_spans(corpus.texts, concept, annotations=annotations, progress=advance)
     check_prevalence(spans, len(corpus.texts), name=concept.name)
     return spans
+
+
+def refuse_missing_entity_model(concept: Concept, config: InputConfig) -> None:
+    """Refuse a concept whose entity model is not installed, unless annotated spans take its place."""
+    if concept.uses_entities and config.annotations is None:
+        find_spans(["Nobody"], concept)
+
+
+def check_output(job: str, config: JobConfig) -> None:
+    """Refuse an output directory that another job has written to, or whose runs have nowhere to be recorded."""
+    if config.tracking.enabled:
+        tracking_uri(config)
+    found = storage.read_json(storage.join(config.output, "summary.json"))
+    if found is not None and found.get("job") != job:
+        raise SparseError(
+            f"output: {config.output} holds the output of {found.get('job')}; {job} would overwrite its summary. "
+            "Choose another output directory."
+        )
 
 
 def load_key(config: KeyConfig) -> Key:

@@ -73,6 +73,8 @@ def read_json(url: str) -> dict | None:
         return json.loads(fs.cat_file(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (BotoCoreError, ClientError, PermissionError) as error:
+        raise SparseError(f"{url} cannot be read ({type(error).__name__}: {error}).") from None
     except ValueError:
         raise SparseError(f"{url} is damaged: it is not valid JSON.") from None
 

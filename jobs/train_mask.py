@@ -11,7 +11,14 @@ from jobs import sources, storage
 from jobs.cli import job_main
 from jobs.config import TrainMaskConfig
 from jobs.progress import console, steps
-from jobs.stages import RememberingEncoder, divide, find_concept, usable_vectors
+from jobs.stages import (
+    RememberingEncoder,
+    check_output,
+    divide,
+    find_concept,
+    refuse_missing_entity_model,
+    usable_vectors,
+)
 from jobs.summary import Summary
 from jobs.tracking import tracked
 from sparse_core.concepts import (
@@ -38,9 +45,11 @@ class Plan:
 
 
 def plan(config: TrainMaskConfig) -> Plan:
-    """Check inputs and concept."""
+    """Check inputs, concept and output."""
+    check_output("train_mask", config)
     source = sources.plan(config.input)
     concept = config.concept.build()
+    refuse_missing_entity_model(concept, config.input)
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
     return Plan(
         source,
@@ -122,7 +131,7 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         tracking.log_directory(storage.join(config.output, "mask"), "mask")
     console.print(
         f"Mask of {np.count_nonzero(mask.values)} of {mask.dimension} directions ({config.mask.basis} basis) "
-        f"from {len(pairs)} pairs: {config.output}/mask",
+        f"from {len(pairs)} pairs, held-out accuracy {mask.info.metrics['accuracy']:.2f}: {config.output}/mask",
         highlight=False,
         soft_wrap=True,
     )

@@ -223,3 +223,13 @@ def test_a_key_is_never_overwritten(tmp_path, capsys):
 def test_a_key_where_nothing_can_be_written_is_told(tmp_path, capsys):
     assert main(["key", "new", str(tmp_path / "nowhere" / "new.key")]) == 2
     assert "Cannot write the key file" in error_of(capsys)
+
+
+def test_object_storage_that_cannot_be_reached_is_told_in_one_paragraph(capsys, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    arguments = ["train_mask", "output=x", "concept={name: x, terms: [asthma]}", "input.path=s3://no-such-bucket/k.csv"]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "s3://no-such-bucket/k.csv cannot be listed" in told and "Traceback" not in told

@@ -324,3 +324,22 @@ def test_an_error_in_the_configuration_does_not_repeat_a_term(load, problem):
     with pytest.raises(SparseError, match="concept") as refused:
         load(TRAINING, problem)
     assert "Zorvath" not in str(refused.value)
+
+
+def test_a_text_with_a_colon_stays_a_text_on_the_command_line():
+    config = load_config(
+        TrainMaskConfig,
+        None,
+        ["output=x", "input.path=y", "concept={name: x, terms: [a]}", "encoder.prompt=passage: "],
+    )
+    assert config.encoder.prompt == "passage: "
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "mahalanobis"])
+def test_a_protection_that_needs_a_mask_is_refused_without_one(mechanism):
+    with pytest.raises(SparseError, match="needs a mask"):
+        load_config(
+            PrivatizeConfig,
+            None,
+            ["output=x", "input.path=y", f"protection={{mechanism: {mechanism}, rho: 1}}"],
+        )
