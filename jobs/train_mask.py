@@ -9,6 +9,7 @@ import numpy as np
 
 from jobs import sources, storage
 from jobs.cli import job_main
+from jobs.cluster import one_thread_each
 from jobs.config import TrainMaskConfig
 from jobs.progress import console, steps
 from jobs.stages import (
@@ -96,7 +97,9 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             negative = encoder.encode(pairs.negative, title="Encoding sentences without the concept")
             material = _material(config, planned.concept, texts, spans, encoder)
         salt = secrets.token_hex(16)
-        with summary.timed("learn"), steps(f"Learning the mask ({config.mask.basis} basis)") as advance:
+        title = f"Learning the mask ({config.mask.basis} basis)"
+        # The networks are small: a second thread costs more in waiting than it saves.
+        with summary.timed("learn"), one_thread_each(), steps(title) as advance:
             mask = learn_mask(
                 positive=embeddings[rows][pairs.index],
                 negative=negative,
