@@ -21,6 +21,18 @@ from sparse_core.evaluation import near_duplicate_groups, split_records
 from sparse_core.noise import Key
 
 
+def load_configured(config: EncoderConfig, *, threads: int | None = None) -> Encoder:
+    """Load the configured model; `threads` as in `load_encoder`."""
+    return load_encoder(
+        config.model,
+        revision=config.revision,
+        device=config.device,
+        normalize=config.normalize,
+        prompt=config.prompt,
+        threads=threads,
+    )
+
+
 class RememberingEncoder:
     """An encoder that encodes no text twice in one process, for jobs that follow each other."""
 
@@ -32,15 +44,7 @@ class RememberingEncoder:
     def load(cls, config: EncoderConfig) -> RememberingEncoder:
         """Load the configured model, telling how long it takes."""
         with steps("Loading the encoder"):
-            return cls(
-                load_encoder(
-                    config.model,
-                    revision=config.revision,
-                    device=config.device,
-                    normalize=config.normalize,
-                    prompt=config.prompt,
-                )
-            )
+            return cls(load_configured(config))
 
     @property
     def spec(self):

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from jobs import ledger, sources, storage
 from jobs.config import EncoderConfig
-from jobs.stages import usable_vectors
+from jobs.stages import load_configured, usable_vectors
 from sparse_core.budget import Charge, record_numbers
-from sparse_core.encoders import load_encoder
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
@@ -48,15 +47,7 @@ class UnitActor:
 
         torch.set_num_threads(1)
         self._work = work
-        config = work.encoder
-        self._encoder = load_encoder(
-            config.model,
-            revision=config.revision,
-            device=config.device,
-            normalize=config.normalize,
-            prompt=config.prompt,
-            threads=1,
-        )
+        self._encoder = load_configured(work.encoder, threads=1)
         with storage.local_directory(storage.join(work.output, "policy")) as local:
             self._policy = Policy.load(local, encoder=self._encoder.spec)
         self._charge = Charge.of(self._policy, work.key)
