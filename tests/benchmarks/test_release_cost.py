@@ -40,6 +40,7 @@ def test_release_costs_at_most_five_percent_of_encoding():
         embeddings=embeddings,
         token_labels=tokens.labels,
         concepts=("diagnosis",),
+        basis="blend",
         concept_fingerprint="",
         salt="",
         encoder=encoder.spec,

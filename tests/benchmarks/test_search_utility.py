@@ -49,6 +49,7 @@ def mask(scifact):
         embeddings=documents,
         token_labels=tokens.labels,
         concepts=("patient",),
+        basis="blend",
         concept_fingerprint="",
         salt="",
         encoder=encoder.spec,

@@ -3,12 +3,16 @@ import re
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from jobs import report
 from jobs.cli import JOBS, main
 from jobs.config import AuditConfig, PrivatizeConfig, QuickstartConfig, TrainMaskConfig, describe_fields
 from sparse_core.noise import Key
+
+DATA = Path(__file__).parents[2] / "configs/data/clinical_sentences.parquet"
 
 MODELS = {
     "quickstart": QuickstartConfig,
@@ -233,3 +237,19 @@ def test_object_storage_that_cannot_be_reached_is_told_in_one_paragraph(capsys, 
     assert main(arguments) == 2
     told = capsys.readouterr().err
     assert "s3://no-such-bucket/k.csv cannot be listed" in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize("job", ["train_mask", "audit"])
+def test_a_job_does_not_overwrite_the_output_of_another(job, tmp_path, capsys):
+    (tmp_path / "summary.json").write_text('{"job": "privatize"}')
+    arguments = [f"output={tmp_path}", "concept={name: x, terms: [asthma]}", f"input.path={DATA}"]
+    if job == "audit":
+        arguments.append("compare=[{name: none, protection: {mechanism: none}}]")
+    assert main([job, *arguments]) == 2
+    assert "holds the output of privatize" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "summary.json").read_text() == '{"job": "privatize"}'
+
+
+def test_a_name_with_a_bar_keeps_the_reports_tables_whole():
+    *_, row = report._markdown(("name", "leakage"), [["masked | x", "0.1"]])
+    assert row.replace("\\|", "").count("|") == 3
