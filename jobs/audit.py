@@ -28,6 +28,7 @@ from jobs.summary import ProtectionRow, Summary
 from jobs.tracking import tracked
 from sparse_core.attacks import (
     AttackResult,
+    PublicKnowledge,
     build_attack,
     check_enough_records,
     headline,
@@ -90,7 +91,6 @@ class Material:
     """What all protections are measured on: the same records, split and tokens."""
 
     ids: list
-    texts: list[str]
     vectors: np.ndarray
     tokens: TokenLabels
     train: np.ndarray
@@ -100,11 +100,16 @@ class Material:
 
 @dataclass(frozen=True)
 class Protected:
-    """One protection and its published vectors, row by row those of the material."""
+    """One protection and its published vectors, row by row those of the material.
+
+    `noised` is what attackers make of them by undoing the read-out, and `public` what they know besides.
+    """
 
     name: str
     policy: Policy
     published: np.ndarray
+    noised: np.ndarray
+    public: PublicKnowledge
 
 
 def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False) -> Summary:
@@ -175,7 +180,8 @@ def _protect_all(
                 contents=[corpus.texts[row] for row in rows],
                 key=key,
             )
-        protected.append(Protected(compared.name, policy, published))
+        noised, public = policy.undo_read_out(published), policy.public_knowledge()
+        protected.append(Protected(compared.name, policy, published, noised, public))
     return protected, kept
 
 
@@ -224,12 +230,11 @@ def _material(
 ) -> Material:
     rows = np.flatnonzero(kept)
     train, test = (np.flatnonzero(np.isin(rows, role)) for role in (roles.attack, roles.test))
-    texts = [corpus.texts[row] for row in rows]
     tokens = token_labels([concept_of[row] for row in rows], train=train, min_count=config.min_token_count)
     classes = None
     if config.utility is not None:
         classes = np.array([str(corpus.columns[config.utility.label][row]) for row in rows])
-    return Material([corpus.ids[row] for row in rows], texts, vectors[rows], tokens, train, test, classes)
+    return Material([corpus.ids[row] for row in rows], vectors[rows], tokens, train, test, classes)
 
 
 def _attack_all(
@@ -266,11 +271,11 @@ def _attack(
     return run_attack(
         build_attack(name),
         unprotected=material.vectors,
-        protected=row.policy.undo_read_out(row.published),
+        protected=row.noised,
         labels=material.tokens.labels,
         train=material.train,
         test=material.test,
-        public=row.policy.public_knowledge(),
+        public=row.public,
         seed=config.seed,
         control=control,
     )
@@ -280,9 +285,9 @@ def _row(config: AuditConfig, row: Protected, material: Material, results: list[
     strongest = headline(results)
     utility = _utility(config, row.published, material)
     found = reidentification(
-        row.policy.undo_read_out(row.published)[material.test],
+        row.noised[material.test],
         material.vectors[material.test],
-        public=row.policy.public_knowledge(),
+        public=row.public,
         generator=np.random.default_rng([config.seed, 3]),
     )
     norms = np.median(np.linalg.norm(material.vectors, axis=1))
