@@ -21,6 +21,7 @@ from sparse_core.mechanisms.readout import ReadOut, wiener
 from sparse_core.mechanisms.sigma import DEFAULT_FLOOR
 
 __all__ = [
+    "DEFAULT_DELTA",
     "DEFAULT_FLOOR",
     "DEFAULT_GRID",
     "MECHANISMS",

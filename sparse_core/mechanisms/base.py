@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from sparse_core.mechanisms.checks import checked_counts, checked_embeddings, checked_uniforms, positive
 from sparse_core.mechanisms.grid import release_grid, round_to_grid
 
-_BLOCK = 256  # rows whose intermediate results stay in cache
+_BLOCK = 128  # rows whose intermediate results stay in cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Mechanism(abc.ABC):
         for start in range(0, len(released), _BLOCK):
             block = slice(start, start + _BLOCK)
             rounded = round_to_grid(embeddings[block], self.grid)
-            released[block] = round_to_grid(self._released(rounded, uniforms[block]), self.grid)
+            released[block] = self._released(rounded, uniforms[block])
         return released
 
     def _accepted(self, embeddings: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-        """Protect a small batch of embeddings that are already checked and on the grid."""
+        """Protect a small batch of embeddings that are already checked and on the grid, onto the grid."""
 
     @abc.abstractmethod
     def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
@@ -197,7 +197,7 @@ class AdditiveMechanism(Mechanism):
     def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
         noise = self.noise(uniforms)
         noise += embeddings
-        return noise
+        return round_to_grid(noise, self.grid)
 
     def log_likelihood(self, outputs: np.ndarray, embeddings: np.ndarray) -> np.ndarray:
         return self.log_density(np.asarray(outputs) - np.asarray(embeddings))

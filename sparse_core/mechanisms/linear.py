@@ -8,11 +8,12 @@ cure it: a value next to a rounding boundary still falls to one side or the othe
 import math
 
 import numpy as np
+from scipy.linalg.blas import dtrmm
 
+from sparse_core.mechanisms.base import row_norms
 from sparse_core.mechanisms.grid import check_grid
 
-_BLOCK = 256
-_PANEL = 64
+_BLOCK = 128
 _UNIT_ROUNDOFF = 2.0**-53
 _SPLITTER = 2.0**27 + 1.0
 
@@ -45,56 +46,65 @@ class RoundedProduct:
 
     The product is computed by BLAS. Whatever the order of summation, its error is at most
     gamma_n * |row| * |matrix row| with gamma_n = n u / (1 - n u) (Higham, "Accuracy and Stability of
-    Numerical Algorithms", section 3.1). Entries that lie within this bound of a rounding boundary, a few
-    per million, are computed again exactly. So each entry is the correctly rounded exact product (up to
-    the sign of zero): the same for any batch, thread count, library or processor.
+    Numerical Algorithms", section 3.1); an offset is one term more. Entries that lie within this bound of a
+    rounding boundary, a few per million, are computed again exactly. So each entry is the correctly rounded
+    exact sum (up to the sign of zero): the same for any batch, thread count, library or processor.
 
     Parameters
     ----------
     matrix : float64 array, shape (m, n)
     triangular : bool
-        Whether the matrix is lower triangular, so that nearly half of the work can be left out.
+        Whether the matrix is lower triangular, so that half of the work can be left out.
     """
 
     def __init__(self, matrix: np.ndarray, *, triangular: bool = False):
         self.matrix = matrix
         self.triangular = triangular
-        size = matrix.shape[1]
-        gamma = size * _UNIT_ROUNDOFF / (1.0 - size * _UNIT_ROUNDOFF)
-        longest = np.sqrt(np.max(np.einsum("ij,ij->i", matrix, matrix), initial=0.0))
-        self._relative_error = 1.01 * gamma * longest
+        self._factor = np.asfortranarray(matrix) if triangular else None
+        terms = matrix.shape[1] + 1
+        self._gamma = 1.01 * terms * _UNIT_ROUNDOFF / (1.0 - terms * _UNIT_ROUNDOFF)
+        self._longest = np.sqrt(np.max(np.einsum("ij,ij->i", matrix, matrix), initial=0.0))
 
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Return the nearest integers to ``rows @ matrix.T``, float64, shape (n_rows, m)."""
+    def __call__(self, rows: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
+        """Return the nearest integers to ``rows @ matrix.T + offsets``, float64, shape (n_rows, m).
+
+        Parameters
+        ----------
+        rows : float64 array, shape (n_rows, n)
+        offsets : float64 array of whole numbers, shape (n_rows, m), optional
+        """
         products = np.empty((rows.shape[0], self.matrix.shape[0]))
         for start in range(0, rows.shape[0], _BLOCK):
             block = slice(start, start + _BLOCK)
-            self._fill(products[block], rows[block])
+            self._fill(products[block], rows[block], None if offsets is None else offsets[block])
         return products
 
-    def _fill(self, nearest: np.ndarray, rows: np.ndarray) -> None:
+    def _fill(self, nearest: np.ndarray, rows: np.ndarray, offsets: np.ndarray | None) -> None:
         distance = self._product(rows)
+        if offsets is not None:
+            distance += offsets
         np.rint(distance, out=nearest)
         distance -= nearest
-        np.abs(distance, out=distance)
-        certain = 0.5 - self._relative_error * np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        if distance.max(initial=0.0) < certain.min():
+        farthest = max(distance.max(initial=0.0), -distance.min(initial=0.0))
+        # First by norms of the whole block, which cost less than those of its rows and mostly suffice.
+        if farthest < 0.5 - self._error(np.linalg.norm(rows), 0.0 if offsets is None else np.linalg.norm(offsets)):
             return
-        for row, column in np.argwhere(distance >= certain[:, None]):
-            nearest[row, column] = _nearest_integer(rows[row], self.matrix[column])
+        error = self._error(row_norms(rows), 0.0 if offsets is None else row_norms(offsets))
+        for row, column in np.argwhere(np.abs(distance) >= 0.5 - error[:, None]):
+            offset = 0.0 if offsets is None else offsets[row, column]
+            nearest[row, column] = _nearest_integer(rows[row], self.matrix[column], offset)
+
+    def _error(self, row_norm, offset_norm):
+        return self._gamma * (self._longest * row_norm + offset_norm)
 
     def _product(self, rows: np.ndarray) -> np.ndarray:
         if not self.triangular:
             return rows @ self.matrix.T
-        product = np.empty((len(rows), len(self.matrix)))
-        for start in range(0, len(self.matrix), _PANEL):
-            stop = start + _PANEL
-            np.matmul(rows[:, :stop], self.matrix[start:stop, :stop].T, out=product[:, start:stop])
-        return product
+        return dtrmm(1.0, self._factor, np.ascontiguousarray(rows).T, lower=1).T
 
 
-def _nearest_integer(left: np.ndarray, right: np.ndarray) -> float:
-    """The integer nearest to the exact dot product, ties to even.
+def _nearest_integer(left: np.ndarray, right: np.ndarray, offset: float) -> float:
+    """The integer nearest to the exact dot product plus an offset, ties to even.
 
     Veltkamp halves multiply without error and ``fsum`` rounds once, so the sign of the distance to the
     rounding boundary is exact.
@@ -102,7 +112,7 @@ def _nearest_integer(left: np.ndarray, right: np.ndarray) -> float:
     left_high, left_low = _halves(left)
     right_high, right_low = _halves(right)
     products = (left_high * right_high, left_high * right_low, left_low * right_high, left_low * right_low)
-    terms = np.concatenate(products).tolist()
+    terms = [offset, *np.concatenate(products).tolist()]
     below = math.floor(math.fsum(terms))
     beyond = math.fsum([*terms, -below - 0.5])
     return below + (beyond > 0.0 or (beyond == 0.0 and below % 2 == 1))

@@ -7,8 +7,9 @@ import numpy as np
 from sparse_core.errors import SparseError
 from sparse_core.mechanisms.base import AdditiveMechanism
 from sparse_core.mechanisms.checks import checked_uniforms, chosen_epsilon
+from sparse_core.mechanisms.grid import round_to_grid
 from sparse_core.mechanisms.radial import log_normalizer, radial_laplace
-from sparse_core.mechanisms.root import Root
+from sparse_core.mechanisms.root import sigma_root
 from sparse_core.mechanisms.sigma import DEFAULT_FLOOR, checked_basis, decomposed, median_norm, spectrum
 
 
@@ -23,7 +24,7 @@ class Mahalanobis(AdditiveMechanism):
 
     Sampling: z = R s with R R^T = Sigma, s isotropic and |s| ~ Gamma(n, 1/epsilon). Nothing is renormalised
     after shaping; that would replace the law, and void the guarantee. Every root R gives the same law;
-    :class:`sparse_core.mechanisms.root.Root` takes the cheapest.
+    :func:`sparse_core.mechanisms.root.sigma_root` takes a cheap one.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class Mahalanobis(AdditiveMechanism):
         unit = median_norm(variances)
         self.epsilon = chosen_epsilon(epsilon=epsilon, rho=rho, embedding_norm=embedding_norm, unit_noise_norm=unit)
         self.median_noise_norm = unit / self.epsilon
-        self._root = None if self._basis is None else Root.of(self._basis, variances)
+        self._root = None if self._basis is None else sigma_root(self._basis, variances)
 
     @property
     def basis(self) -> np.ndarray | None:
@@ -109,20 +110,28 @@ class Mahalanobis(AdditiveMechanism):
     def epsilon_euclidean(self) -> float:
         return self.epsilon / math.sqrt(self.variances.min())
 
-    @property
-    def noise_grid(self) -> float:
-        """The unit in which noise is shaped and rounded: a power of two, fine enough for the quietest
-        direction and finer than ``grid``, so that rounding the sum to ``grid`` is post-processing."""
-        return 2.0 ** math.floor(math.log2(min(self.grid / 8.0, self.median_noise_norm * 2.0**-24)))
-
     def noise(self, uniforms: np.ndarray) -> np.ndarray:
         uniforms = checked_uniforms(uniforms, self.uniforms_per_record)
         if self._root is None:
-            noise = radial_laplace(uniforms, self.epsilon)
-            noise *= np.sqrt(self.variances)
-            return noise
-        noise = self._root.apply(radial_laplace(uniforms, self.epsilon * self.noise_grid))
-        noise *= self.noise_grid
+            return self._along_coordinates(uniforms)
+        # Rounded to a grid only so that no bit depends on the batch, far below the quietest direction's noise.
+        grid = 2.0 ** math.floor(math.log2(min(self.grid / 8.0, self.median_noise_norm * 2.0**-24)))
+        noise = self._root(radial_laplace(uniforms, self.epsilon * grid))
+        noise *= grid
+        return noise
+
+    def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        if self._root is None:
+            return round_to_grid(embeddings + self._along_coordinates(uniforms), self.grid)
+        # In units of the grid, so that the exact sum of embedding and noise is rounded once.
+        released = self._root(radial_laplace(uniforms, self.epsilon * self.grid), embeddings * (1.0 / self.grid))
+        released *= self.grid
+        released += 0.0
+        return released
+
+    def _along_coordinates(self, uniforms: np.ndarray) -> np.ndarray:
+        noise = radial_laplace(uniforms, self.epsilon)
+        noise *= np.sqrt(self.variances)
         return noise
 
     def log_density(self, noise: np.ndarray) -> np.ndarray:

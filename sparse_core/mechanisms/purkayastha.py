@@ -13,6 +13,7 @@ from sparse_core.mechanisms.checks import (
     exactly_one,
     positive,
 )
+from sparse_core.mechanisms.grid import round_to_grid
 
 _UNIT_TOLERANCE = 1e-3
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-6, 1e9
@@ -95,7 +96,7 @@ class Purkayastha(Mechanism):
         released -= np.einsum("ij,ij->i", released, centre)[:, None] * centre
         released *= (np.sin(angle) / row_norms(released))[:, None]
         released += np.cos(angle)[:, None] * centre
-        return released
+        return round_to_grid(released, self.grid)
 
     def log_density(self, outputs: np.ndarray, *, center: np.ndarray) -> np.ndarray:
         """Log-density of outputs on the sphere, per unit of its surface area.

@@ -84,8 +84,7 @@ def test_mahalanobis_costs_at_most_a_quarter_more_than_laplace(embeddings):
 
     seconds = side_by_side({name: protect(m) for name, m in mechanisms.items()}, VECTORS // BATCH)
     table("Protecting 100,000 vectors of 384 dimensions (keyed noise, release, float32)", seconds, BATCH)
-    assert seconds["mahalanobis, 80 of 384 directions"] <= 1.25 * seconds["laplace"]
-    assert seconds["mahalanobis, 384 of 384 directions"] <= 1.4 * seconds["laplace"]
+    assert max(seconds.values()) <= 1.25 * seconds["laplace"]
 
 
 def test_keyed_noise_costs_a_small_multiple_of_unkeyed_noise():

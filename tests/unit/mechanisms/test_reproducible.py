@@ -22,6 +22,7 @@ from sparse_core.mechanisms import (
     release_grid,
     round_to_grid,
 )
+from sparse_core.mechanisms.linear import RoundedProduct
 
 COUNT = 1_000
 MECHANISMS = {
@@ -95,6 +96,19 @@ def test_a_product_is_the_exact_one_rounded_once(size, lines, seed, exponent):
     ties = apply_rows(coarse[1], coarse[0], grid=2.0**-9)
     assert np.array_equal(ties, exact_product(coarse[1], coarse[0], 2.0**-9))
     assert np.isfinite(apply_rows(matrix, rows * 2.0**exponent, grid=2.0**-30)).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.integers(0, 45), st.booleans())
+def test_an_offset_joins_a_product_before_it_is_rounded(size, seed, exponent, triangular):
+    generator = np.random.default_rng(seed)
+    matrix = generator.standard_normal((size, size))
+    matrix = np.tril(matrix) if triangular else matrix
+    rows = 2.0**exponent * generator.standard_normal((5, size))
+    offsets = np.rint(1e6 * generator.standard_normal((5, size)))
+    widened = np.hstack([rows, np.ones((5, 1))])
+    expected = [exact_product(np.column_stack([matrix, o]), widened[i : i + 1], 1.0)[0] for i, o in enumerate(offsets)]
+    assert np.array_equal(RoundedProduct(matrix, triangular=triangular)(rows, offsets), expected)
 
 
 def test_products_next_to_a_rounding_boundary_do_not_depend_on_the_batch():
