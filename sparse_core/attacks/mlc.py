@@ -46,6 +46,11 @@ class MlcAttack:
         By default `readout` where the noise law is known, otherwise `plain` and `whitened`.
     device : str
         A torch device.
+
+    Attributes
+    ----------
+    validation_leakage : float
+        Once fitted: share of true tokens recovered from the training records held out to stop on.
     """
 
     name = "mlc"
@@ -95,6 +100,7 @@ class MlcAttack:
             network, leakage = self._train(inputs[fit], labels[fit], inputs[judged], labels[judged], seed)
             if leakage > best:
                 best, self.transform, self._scale, self._network = leakage, name, scale, network
+        self.validation_leakage = best
         return self
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:
@@ -108,6 +114,23 @@ class MlcAttack:
         vectors = check_vectors(vectors, "the attacked vectors", dimension=len(self._coordinates.center))
         features = self._coordinates.features(vectors, self.transform)
         return expit(_logits(self._network, (features / self._scale).astype(np.float32)).astype(np.float64))
+
+    def as_module(self):
+        """The fitted attacker as one torch module, for whoever wants its gradients.
+
+        Returns
+        -------
+        torch.nn.Module
+            Maps float32 vectors (rows, n) to the logits of `scores` (rows, n_tokens).
+        """
+        import torch
+
+        to_inputs = (self._coordinates.transforms[self.transform] / self._scale).T
+        coordinates = torch.nn.Linear(*reversed(to_inputs.shape), device=self.device)
+        with torch.no_grad():
+            coordinates.weight.copy_(torch.from_numpy(to_inputs))
+            coordinates.bias.copy_(torch.from_numpy(-to_inputs @ self._coordinates.center))
+        return torch.nn.Sequential(coordinates, self._network)
 
     def _train(
         self,

@@ -21,8 +21,8 @@ def train_gates(
     negative,
     held_out,
     strength,
+    cost,
     weight,
-    dimension,
     penalty,
     seed,
     epochs,
@@ -40,10 +40,10 @@ def train_gates(
     held_out : bool array, shape (n_pairs,)
     strength : float array, shape (k,)
         Share of the concept's energy along each direction; zeros train with the classifier alone.
+    cost : float array, shape (k,)
+        Share of utility that hiding each direction costs.
     weight : float
         Of the classifier's loss in bits.
-    dimension : int
-        n, the encoder's.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def train_gates(
     train, targets, test, test_targets = _contrast(positive, negative, held_out, device)
     gates = HardConcreteGates(train.shape[1], temperature=temperature).to(device)
     classifier = _classifier(train.shape[1], generator).to(device)
-    energy = torch.tensor(strength, dtype=torch.float32, device=device)
+    energy, price = (torch.tensor(a, dtype=torch.float32, device=device) for a in (strength, penalty * cost))
     optimizer = torch.optim.Adam(
         [
             {"params": classifier.parameters(), "lr": learning_rate},
@@ -73,7 +73,7 @@ def train_gates(
             bits = binary_cross_entropy_with_logits(logits, targets[rows]) / math.log(2)
             probability = gates.expected_l0()
             closed_energy = (energy * (1 - probability)).sum()
-            loss = bits * weight + closed_energy + penalty * probability.sum() / dimension
+            loss = bits * weight + closed_energy + (price * probability).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
