@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from jobs import sources, storage
+from jobs import outputs, sources, storage
 from jobs.cli import job_main
 from jobs.cluster import cpu_cores, one_thread_each
 from jobs.config import AuditConfig, Compared
@@ -36,6 +36,7 @@ from sparse_core.attacks import (
     run_attack,
 )
 from sparse_core.concepts import Concept, concept_tokens
+from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 from sparse_core.evaluation import TokenLabels, UtilityResult, classification, token_labels
 from sparse_core.masks import Mask
@@ -69,14 +70,14 @@ def plan(config: AuditConfig) -> Plan:
                 f"compare {compared.name!r}: {compared.release} is not a finished release; it has no manifest.json."
             )
         if compared.mask is not None:
-            with storage.local_directory(compared.mask) as local:
-                Mask.load(local)
+            # Building with the mask's own encoder proves that the parts fit before the model is loaded.
+            _simulated_policy(compared, None)
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
     return Plan(
         source,
         concept,
         (
-            f"read        {rows} rows of {config.input.path}",
+            f"read        {rows} rows of {config.input.shown_path}",
             f"concept     {concept!r}",
             *(f"compare     {c.name}: {c.release or c.protection.mechanism}" for c in config.compare),
             f"attacks     {', '.join(config.attacks)}",
@@ -170,10 +171,10 @@ def _protect_all(
     for compared in config.compare:
         if compared.release is not None:
             with storage.local_directory(storage.join(compared.release, "policy")) as local:
-                policy = Policy.load(local, encoder=encoder.spec)
+                policy = Policy.load(local, encoder=encoder.spec, exact=False)
             published = releases[compared.name][1][rows]
         else:
-            policy = _simulated_policy(compared, encoder)
+            policy = _simulated_policy(compared, encoder.spec)
             published = policy.release(
                 vectors[rows],
                 ids=[corpus.ids[row] for row in rows],
@@ -185,23 +186,20 @@ def _protect_all(
     return protected, kept
 
 
-def _simulated_policy(compared: Compared, encoder: RememberingEncoder) -> Policy:
+def _simulated_policy(compared: Compared, spec: EncoderSpec | None) -> Policy:
+    """The policy to simulate, for an encoder or for the one that the mask was learned for."""
     mask = None
     if compared.mask is not None:
         with storage.local_directory(compared.mask) as local:
-            mask = Mask.load(local, encoder=encoder.spec)
-    return Policy.build(encoder=encoder.spec, mask=mask, **compared.protection.model_dump())
+            mask = Mask.load(local, encoder=spec)
+    return Policy.build(encoder=spec or mask.info.encoder, mask=mask, **compared.protection.settings)
 
 
 def _read_release(compared: Compared, ids: list, config: AuditConfig) -> tuple[np.ndarray, np.ndarray]:
     """Which ids a release holds, and their published vectors in the order of ``ids``."""
-    import pyarrow.dataset
-
-    fs, path = storage.filesystem(storage.join(compared.release, "embeddings"))
-    table = pyarrow.dataset.dataset(path, filesystem=fs, format="parquet").to_table([config.input.id, "embedding"])
-    column = table["embedding"].combine_chunks()
-    published = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-    published_ids = table[config.input.id].to_pylist()
+    read = list(outputs.read_published(compared.release, columns=[config.input.id]))
+    published = np.concatenate([vectors for _, vectors in read]) if read else np.zeros((1, 0), np.float32)
+    published_ids = [record for table, _ in read for record in table[config.input.id].to_pylist()]
     # An id published twice does not tell which vector belongs to which text: such records are left out.
     repeated = {record for record, count in Counter(published_ids).items() if count > 1}
     row_of = {record: row for row, record in enumerate(published_ids) if record not in repeated}

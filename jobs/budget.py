@@ -35,14 +35,24 @@ def report(datasets: Sequence[str], *, limit: float | None = None) -> str:
     limit : float, optional
         In epsilon_euclidean; by default the least that the datasets were written under.
     """
+    counted, releases = releases_of(datasets)
+    if limit is None:
+        limit = limit_of(datasets)
+    return "\n".join([*_policies(releases), "", *_spent(compose(releases), limit, counted)])
+
+
+def releases_of(datasets: Sequence[str]) -> tuple[list[str], Releases]:
+    """The ledgers that count for some datasets, and all releases of the datasets' records."""
     own = ledger.read([ledger.located(url) for url in datasets])
     counted = ledger.with_included(datasets)
     releases = ledger.read(counted)
-    releases = releases.take(np.isin(releases.records, own.records))
-    if limit is None:
-        limits = [ledger.claim(url).get("max_epsilon_per_record") for url in datasets]
-        limit = min((value for value in limits if value is not None), default=None)
-    return "\n".join([*_policies(releases), "", *_spent(compose(releases), limit, counted)])
+    return counted, releases.take(np.isin(releases.records, own.records))
+
+
+def limit_of(datasets: Sequence[str]) -> float | None:
+    """The least limit that some datasets were written under."""
+    limits = [ledger.claim(url).get("max_epsilon_per_record") for url in datasets]
+    return min((value for value in limits if value is not None), default=None)
 
 
 def _policies(releases: Releases) -> list[str]:

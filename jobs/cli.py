@@ -11,7 +11,8 @@ from types import ModuleType
 
 from sparse_core.errors import SparseError
 
-JOBS = ("quickstart", "train_mask", "privatize", "audit")
+JOBS = ("quickstart", "train_mask", "privatize", "query", "audit")
+TOOLS = {"budget": "jobs.budget", "inspect": "jobs.inspect_dataset"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,10 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if name == "key":
             return _key(rest)
-        if name == "budget":
-            return importlib.import_module("jobs.budget").main(rest)
+        if name in TOOLS:
+            return importlib.import_module(TOOLS[name]).main(rest)
         if name.replace("-", "_") not in JOBS:
-            raise SparseError(f"There is no command {name!r}; there are {', '.join(JOBS)}, key and budget.")
+            raise SparseError(f"There is no command {name!r}; there are {', '.join([*JOBS, *TOOLS])} and key.")
         return _run_job(name.replace("-", "_"), rest)
     except SparseError as error:
         print(
@@ -95,6 +96,7 @@ def _overview() -> str:
     for name in JOBS:
         lines.append(f"  {name:<12} {importlib.import_module(f'jobs.{name}').CONFIG.__doc__}")
     lines.append("  key new PATH  Write a new secret key.")
+    lines.append("  inspect DATASET  What an output holds and promises; --verify compares checksums.")
     lines.append("  budget show DATASET...  What records were released under, what they have spent and have left.")
     lines += ["", "sparse COMMAND --help explains every field."]
     return "\n".join(lines)

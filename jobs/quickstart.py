@@ -35,6 +35,7 @@ class Plan:
 
 def plan(config: QuickstartConfig) -> Plan:
     """Check inputs, concept, key and output."""
+    storage.configure(config.storage)
     if storage.exists(storage.join(config.output, "release", "claim.json")):
         raise SparseError(
             f"output: {config.output} already holds a quickstart. Remove it, or choose another output directory."
@@ -84,6 +85,7 @@ def _common(config: QuickstartConfig, folder: str) -> dict:
     return {
         "output": storage.join(config.output, folder),
         "tracking": TrackingConfig(**tracking),
+        "storage": config.storage,
         "input": config.input,
         "encoder": config.encoder,
     }

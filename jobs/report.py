@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobs.summary import ProtectionRow, Summary
+from sparse_core.mechanisms import Guarantee
 from sparse_core.policy import Policy
 
 _COLUMNS = ("protection", "basis", "epsilon", "epsilon_euclidean", "rho", "leakage", "utility", "reidentification")
@@ -75,7 +76,7 @@ def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) ->
         "",
     ]
     for row, policy in zip(summary.protections, policies, strict=True):
-        lines.append(f"- **{row.name}**: {_in_words(row, policy)}")
+        lines.append(f"- **{row.name}**: {in_words(row, policy)}")
     lines += [
         "",
         "## What is not",
@@ -90,17 +91,23 @@ def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) ->
     return "\n".join(lines)
 
 
-def _in_words(row: ProtectionRow, policy: Policy) -> str:
+def in_words(figures: ProtectionRow | Guarantee, policy: Policy) -> str:
+    """What is guaranteed, as the end of a sentence."""
     if policy.mechanism == "none":
         return "nothing; the vectors are published as they are."
-    words = (
-        f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published vector "
-        f"is more than exp({row.epsilon:.4g} d) times likelier under one than under the other. Per unit of Euclidean "
-        f"distance in the least protected direction that is exp({row.epsilon_euclidean:.4g})."
-    )
     if policy.law.delta:
-        words += f" This holds up to a probability of {policy.law.delta:g}."
-    return words + f" The median noise is {row.rho:.2f} times as long as the median vector."
+        words = (
+            f"for any two texts whose vectors are at most a {policy.law.metric} distance of 1 apart, whatever may be "
+            f"published is at most exp({figures.epsilon:.4g}) times as probable under one as under the other, plus a "
+            f"probability of {policy.law.delta:g}. Texts farther apart have no such bound in proportion."
+        )
+    else:
+        words = (
+            f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published "
+            f"vector is more than exp({figures.epsilon:.4g} d) times likelier under one than under the other. Per unit "
+            f"of Euclidean distance in the least protected direction that is exp({figures.epsilon_euclidean:.4g})."
+        )
+    return words + f" The median noise is {figures.rho:.2f} times as long as the median vector."
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from jobs import storage
-from jobs.config import EncoderConfig, InputConfig, JobConfig, KeyConfig, SplitConfig
+from jobs.config import ChunkConfig, EncoderConfig, InputConfig, JobConfig, KeyConfig, SplitConfig
 from jobs.progress import steps
-from jobs.sources import Corpus
+from jobs.sources import Corpus, Rows
 from jobs.tracking import tracking_uri
 from sparse_core.concepts import Concept, Span, check_prevalence, find_spans
-from sparse_core.encoders import Encoder, load_encoder
+from sparse_core.encoders import Encoder, EncoderSpec, load_encoder
 from sparse_core.errors import SparseError
 from sparse_core.evaluation import near_duplicate_groups, split_records
 from sparse_core.noise import Key
 
+_log = logging.getLogger("sparse")
+
 
 def load_configured(config: EncoderConfig, *, threads: int | None = None) -> Encoder:
-    """Load the configured model; `threads` as in `load_encoder`."""
-    return load_encoder(
+    """Load the configured model; `threads` as in `load_encoder`.
+
+    Where the backend 'auto' could not take ONNX Runtime on a CPU, a log line says why.
+    """
+    encoder = load_encoder(
         config.model,
         revision=config.revision,
         device=config.device,
         normalize=config.normalize,
         prompt=config.prompt,
+        backend=config.backend,
+        dtype=config.dtype,
         threads=threads,
     )
+    if encoder.fallback is not None:
+        _log.info("encoder.backend: torch computes instead of ONNX Runtime, because %s.", encoder.fallback)
+    return encoder
+
+
+def settled(config: EncoderConfig, spec: EncoderSpec) -> EncoderConfig:
+    """The configuration with 'auto' replaced by what it came to, so that every worker computes the same bits."""
+    return config.model_copy(update={"backend": spec.backend, "dtype": spec.dtype})
+
+
+def chunker_of(config: ChunkConfig, encoder: Encoder | RememberingEncoder) -> Callable[[Rows], Rows]:
+    """What cuts rows of long texts into rows of chunks."""
+    from jobs.chunks import Chunker, chunked
+
+    if encoder.tokenizer is None:
+        raise SparseError("chunk: this model has no fast tokenizer to count tokens with; leave chunk out.")
+    chunker = Chunker(
+        encoder.tokenizer, tokens=config.tokens, overlap=config.overlap, max_tokens=encoder.spec.max_tokens
+    )
+    return partial(chunked, chunker=chunker)
 
 
 class RememberingEncoder:
@@ -50,6 +79,11 @@ class RememberingEncoder:
     def spec(self):
         """See `Encoder.spec`."""
         return self._encoder.spec
+
+    @property
+    def tokenizer(self):
+        """See `Encoder.tokenizer`."""
+        return self._encoder.tokenizer
 
     def encode(self, texts: Sequence[str], *, title: str) -> np.ndarray:
         """See `Encoder.encode`; `title` names the progress display."""
@@ -101,9 +135,13 @@ def refuse_missing_entity_model(concept: Concept, config: InputConfig) -> None:
 
 
 def check_output(job: str, config: JobConfig) -> None:
-    """Refuse an output directory that another job has written to, or whose runs have nowhere to be recorded."""
+    """Refuse an output that another job has written to, that cannot be written, or whose runs have no place to be
+    recorded; what follows reaches object storage as `config.storage` says.
+    """
+    storage.configure(config.storage)
     if config.tracking.enabled:
         tracking_uri(config)
+    storage.check(config.output, field="output", write=True)
     found = storage.read_json(storage.join(config.output, "summary.json"))
     if found is not None and found.get("job") != job:
         raise SparseError(

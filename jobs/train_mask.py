@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jobs import sources, storage
 from jobs.cli import job_main
 from jobs.cluster import one_thread_each
-from jobs.config import TrainMaskConfig
+from jobs.config import MaskTrainingConfig, TrainMaskConfig
 from jobs.progress import console, steps
 from jobs.stages import (
     RememberingEncoder,
@@ -22,8 +22,10 @@ from jobs.stages import (
 )
 from jobs.summary import Summary
 from jobs.tracking import tracked
+from sparse_core.attacks import PublicKnowledge, build_attack
 from sparse_core.concepts import (
     Concept,
+    Span,
     check_prevalence,
     concept_fingerprint,
     concept_tokens,
@@ -31,9 +33,10 @@ from sparse_core.concepts import (
     value_substitutions,
 )
 from sparse_core.evaluation import token_labels
-from sparse_core.masks import Mask, learn_mask
+from sparse_core.masks import WHITEBOX_BASES, Mask, label_basis, learn_mask, require_captum, whitebox_mask
 
 CONFIG = TrainMaskConfig
+_LEARNING = {"basis", "directions", "penalty", "seed", "epochs", "learning_rate", "gate_learning_rate"}
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,17 @@ def plan(config: TrainMaskConfig) -> Plan:
     source = sources.plan(config.input)
     concept = config.concept.build()
     refuse_missing_entity_model(concept, config.input)
+    if config.mask.whitebox:
+        require_captum()
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
     return Plan(
         source,
         concept,
         (
-            f"read        {rows} rows of {config.input.path} in {len(source.units)} units",
+            f"read        {rows} rows of {config.input.shown_path} in {len(source.units)} units",
             f"concept     {concept!r}",
             f"encoder     {config.encoder.model}",
-            f"mask        basis {config.mask.basis}, lambda {config.mask.penalty:g}, removal {config.mask.removal}",
+            f"mask        basis {config.mask.basis}, {_settings(config.mask)}",
             f"write       {config.output}/mask, {config.output}/summary.json",
         ),
     )
@@ -92,33 +97,28 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             rows = np.flatnonzero(train)
             texts, spans = [corpus.texts[row] for row in rows], [spans[row] for row in rows]
             check_prevalence(spans, name=planned.concept.name)
-            generator = np.random.default_rng(config.mask.seed)
-            pairs = contrast_pairs(texts, spans, how=config.mask.removal, generator=generator)
-            negative = encoder.encode(pairs.negative, title="Encoding sentences without the concept")
-            material = _material(config, planned.concept, texts, spans, encoder)
+            records = Records(texts, spans, embeddings[rows])
+            given = {} if config.mask.whitebox else _pairs(config, planned.concept, records, encoder)
         salt = secrets.token_hex(16)
+        named = {
+            "concepts": (planned.concept.name,),
+            "concept_fingerprint": concept_fingerprint(planned.concept, salt=salt),
+            "salt": salt,
+            "encoder": encoder.spec,
+        }
         title = f"Learning the mask ({config.mask.basis} basis)"
         # The networks are small: a second thread costs more in waiting than it saves.
         with summary.timed("learn"), one_thread_each(), steps(title) as advance:
-            mask = learn_mask(
-                positive=embeddings[rows][pairs.index],
-                negative=negative,
-                embeddings=embeddings[rows],
-                **material,
-                concepts=(planned.concept.name,),
-                concept_fingerprint=concept_fingerprint(planned.concept, salt=salt),
-                salt=salt,
-                encoder=encoder.spec,
-                basis=config.mask.basis,
-                directions=config.mask.directions,
-                penalty=config.mask.penalty,
-                seed=config.mask.seed,
-                epochs=config.mask.epochs,
-                learning_rate=config.mask.learning_rate,
-                gate_learning_rate=config.mask.gate_learning_rate,
-                lengths=(_lengths(pairs.positive), _lengths(pairs.negative)),
-                progress=lambda done, total, metrics: advance(done, total, _shown(metrics)),
-            )
+            if config.mask.whitebox:
+                mask = _attributed(config.mask, records, named)
+            else:
+                mask = learn_mask(
+                    embeddings=records.embeddings,
+                    **given,
+                    **named,
+                    **config.mask.model_dump(include=_LEARNING),
+                    progress=lambda done, total, metrics: advance(done, total, _shown(metrics)),
+                )
         with storage.upload_directory(storage.join(config.output, "mask")) as local:
             mask.save(local)
         summary.rows_in = len(corpus.texts) + sum(corpus.quarantined.values())
@@ -126,7 +126,7 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         summary.quarantined = dict(corpus.quarantined) | _count("unusable_vector", int((~usable).sum()))
         summary.details = {
             "concept_rows": sum(map(bool, spans)),
-            "pairs": len(pairs),
+            "pairs": len(given.get("positive", ())),
             "mask_metrics": mask.info.metrics,
             "fingerprints": {"data": planned.source.fingerprint},
         }
@@ -134,32 +134,88 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
         tracking.log_directory(storage.join(config.output, "mask"), "mask")
     console.print(
         f"Mask of {np.count_nonzero(mask.values)} of {mask.dimension} directions ({config.mask.basis} basis) "
-        f"from {len(pairs)} pairs, held-out accuracy {mask.info.metrics['accuracy']:.2f}: {config.output}/mask",
+        f"from {_source(summary.details)}: {config.output}/mask",
         highlight=False,
         soft_wrap=True,
     )
     return mask
 
 
-def _material(config: TrainMaskConfig, concept: Concept, texts: list[str], spans: list, encoder) -> dict:
-    """What the chosen basis needs beside the pairs."""
-    material = {}
+@dataclass(frozen=True)
+class Records:
+    """What a mask is made of."""
+
+    texts: list[str]
+    spans: list[list[Span]]
+    embeddings: np.ndarray
+
+    def token_labels(self, min_count: int) -> np.ndarray:
+        """Which record holds which concept token, of those that enough records hold."""
+        tokens = [concept_tokens(text, found) for text, found in zip(self.texts, self.spans, strict=True)]
+        return token_labels(tokens, train=np.arange(len(tokens)), min_count=min_count).labels
+
+
+def _pairs(config: TrainMaskConfig, concept: Concept, records: Records, encoder: RememberingEncoder) -> dict:
+    """Sentences with and without the concept, and what else the chosen basis needs."""
+    generator = np.random.default_rng(config.mask.seed)
+    pairs = contrast_pairs(records.texts, records.spans, how=config.mask.removal, generator=generator)
+    given = {
+        "positive": records.embeddings[pairs.index],
+        "negative": encoder.encode(pairs.negative, title="Encoding sentences without the concept"),
+        "lengths": (_lengths(pairs.positive), _lengths(pairs.negative)),
+    }
     if config.mask.basis in ("substitution", "blend", "erasure", "label"):
         # Tokens seen once say little of themselves but much of those that the corpus does not have.
-        tokens = [concept_tokens(text, found) for text, found in zip(texts, spans, strict=True)]
-        material["token_labels"] = token_labels(tokens, train=np.arange(len(texts)), min_count=1).labels
+        given["token_labels"] = records.token_labels(min_count=1)
     if config.mask.basis == "substitution":
         substitutions = value_substitutions(
-            texts,
-            spans,
+            records.texts,
+            records.spans,
             values=concept.terms,
             n_contexts=config.mask.contexts,
             max_values=config.mask.max_values,
             generator=np.random.default_rng(config.mask.seed),
         )
         vectors = encoder.encode(substitutions.texts, title="Encoding sentences with other values of the concept")
-        material["substitutions"] = substitutions.shaped(vectors)
-    return material
+        given["substitutions"] = substitutions.shaped(vectors)
+    return given
+
+
+def _attributed(config: MaskTrainingConfig, records: Records, named: dict) -> Mask:
+    """The mask over what an attacker, trained on unprotected vectors, reads the concept from."""
+    labels = records.token_labels(config.min_token_count)
+    attacker = build_attack("mlc").fit(records.embeddings, labels, public=PublicKnowledge(), seed=config.seed)
+    subspace = {}
+    if config.basis == "whitebox-label":
+        subspace = {"basis": label_basis(records.embeddings, records.token_labels(min_count=1)), "basis_name": "label"}
+    mask = whitebox_mask(
+        attacker.as_module(),
+        embeddings=records.embeddings,
+        token_labels=labels,
+        share=_share(config),
+        seed=config.seed,
+        **subspace,
+        **named,
+    )
+    metrics = mask.info.metrics | {"attacker_leakage": attacker.validation_leakage}
+    return replace(mask, info=replace(mask.info, metrics=metrics))
+
+
+def _share(config: MaskTrainingConfig) -> float:
+    return WHITEBOX_BASES[config.basis] if config.share is None else config.share
+
+
+def _settings(config: MaskTrainingConfig) -> str:
+    if config.whitebox:
+        return f"{_share(config):g} of what an mlc attacker reads"
+    return f"lambda {config.penalty:g}, removal {config.removal}"
+
+
+def _source(details: dict) -> str:
+    metrics = details["mask_metrics"]
+    if "attacker_leakage" in metrics:
+        return f"an attacker that recovers {metrics['attacker_leakage']:.0%} of held-out concept tokens"
+    return f"{details['pairs']} pairs, held-out accuracy {metrics['accuracy']:.2f}"
 
 
 def _lengths(texts: list[str]) -> np.ndarray:

@@ -2,128 +2,246 @@
 
 from __future__ import annotations
 
-import io
-from collections import Counter
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from jobs import ledger, sources, storage
-from jobs.config import EncoderConfig
-from jobs.stages import load_configured, usable_vectors
-from sparse_core.budget import Charge, record_numbers
+from jobs import ledger, outputs, resume, sources, storage
+from jobs.config import ChunkConfig, EncoderConfig, OutputConfig, StorageConfig
+from jobs.outputs import PartWriter
+from jobs.spending import Notes
+from jobs.stages import chunker_of, load_configured, usable_vectors
+from sparse_core.budget import Charge
+from sparse_core.errors import SparseError
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
-RESERVED_COLUMNS = ("embedding", "policy", "releases", "epsilon_spent")
+RESERVED_COLUMNS = (outputs.COLUMN, "parent", "chunk", "policy", "releases", "epsilon_spent")
 QUARANTINE_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("position", pa.string())])
+UNIT_NORM_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitWork:
     """What an actor needs to know; travels to it over Ray's own transport, key included.
 
     The policy does not: actors read it from the output directory, where the driver has written it.
+
+    Attributes
+    ----------
+    source : sources.Source
+    key : Key
+    encoder : EncoderConfig or None
+        None where the source holds vectors.
+    output : str
+    dataset : OutputConfig
+    storage : StorageConfig
+    passthrough : tuple of str
+    chunk : ChunkConfig or None
+    noted : frozenset of str
+        Units with `Notes`.
     """
 
     source: sources.Source
     key: Key
-    encoder: EncoderConfig
+    encoder: EncoderConfig | None
     output: str
+    dataset: OutputConfig
+    storage: StorageConfig
     passthrough: tuple[str, ...]
+    chunk: ChunkConfig | None
+    noted: frozenset[str]
 
 
 class UnitActor:
-    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units.
+    """Ray Data actor: loads the encoder once, then reads, encodes, protects and writes units."""
 
-    `repeated` is a Ray reference to a `Spent`: the records for which this run's release is not the only one.
-    """
-
-    def __init__(self, work: UnitWork, repeated=None):
-        import ray
-        import torch
-
-        torch.set_num_threads(1)
+    def __init__(self, work: UnitWork):
         self._work = work
-        self._encoder = load_configured(work.encoder, threads=1)
+        storage.configure(work.storage)
+        self._encoder = None if work.encoder is None else load_configured(work.encoder, threads=1)
+        self._prepare = (lambda rows: rows) if work.chunk is None else chunker_of(work.chunk, self._encoder)
         with storage.local_directory(storage.join(work.output, "policy")) as local:
-            self._policy = Policy.load(local, encoder=self._encoder.spec)
+            self._policy = Policy.load(local, encoder=self._encoder and self._encoder.spec)
         self._charge = Charge.of(self._policy, work.key)
-        self._repeated = None if repeated is None else ray.get(repeated)
+        self._scale = outputs.public_scale(self._policy, work.dataset.precision)
+        self._schema = published_schema(
+            work.source,
+            work.dataset,
+            work.passthrough,
+            chunked=work.chunk is not None,
+            dimension=self._policy.encoder.dimension,
+            scale=self._scale,
+        )
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
-        return {"record": [self._do(unit) for unit in batch["unit"]]}
+        return {"record": [self._done_or_refused(unit) for unit in batch["unit"]]}
+
+    def _done_or_refused(self, unit: sources.Unit) -> dict:
+        try:
+            return self._do(unit)
+        except SparseError as error:
+            # As a value, because Ray keeps nothing but the text of an exception's cause.
+            return {"refused": str(error)}
 
     def _do(self, unit: sources.Unit) -> dict:
-        work = self._work
+        work, clock = self._work, Clock()
         rejected: list[sources.Rejected] = []
-        tables: list[pa.Table] = []
-        entries: list[pa.Table] = []
-        truncated = 0
-        for rows in sources.read(work.source, unit):
-            vectors = self._encoder.encode(rows.texts)
-            truncated += self._encoder.count_truncated(rows.texts)
-            usable = usable_vectors(vectors)
-            rejected += rows.rejected
-            rejected += [
-                sources.Rejected(str(rows.ids[row]), "unusable_vector", f"{unit.url}: id {rows.ids[row]}")
-                for row in np.flatnonzero(~usable)
-            ]
-            keep = np.flatnonzero(usable)
-            if len(keep):
-                tables.append(self._protected(rows, vectors, keep))
-                ids, texts = [rows.ids[row] for row in keep], [rows.texts[row] for row in keep]
-                entries.append(ledger.part(ids, texts, self._charge, work.key))
-        if tables:
-            # First, so that no vector is ever published that the ledger does not name.
-            self._write(ledger.FOLDER, unit, pa.concat_tables(entries))
-            self._write("embeddings", unit, pa.concat_tables(tables))
-        if rejected:
-            quarantine = pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA)
-            self._write("quarantine", unit, quarantine)
-        rows_out = sum(len(table) for table in tables)
+        truncated = clipped = 0
+        notes = Notes(work.output, unit.name) if unit.name in work.noted else None
+        started, protected = time.time(), None
+        # The ledger's part ends first: no vector can be seen before the ledger names it.
+        with self._part(unit) as published, self._part(unit, ledger.FOLDER) as entries:
+            batches = clock.ticking("read", map(self._prepare, sources.read(work.source, unit, key=work.key)))
+            for rows, vectors, cut in clock.ticking("encode", self._encoded(batches)):
+                rejected += rows.rejected
+                truncated += cut
+                keep = self._kept(rows, vectors, notes, rejected)
+                if not len(keep):
+                    continue
+                kept = rows.take(keep)
+                with clock.timed("protect"):
+                    released = self._policy.release(vectors[keep], ids=kept.ids, contents=kept.contents, key=work.key)
+                protected = protected or time.time()
+                with clock.timed("write"):
+                    clipped += outputs.count_clipped(released, work.dataset.precision, self._scale)
+                    entries.write(ledger.part(kept.ids, kept.contents, self._charge, work.key))
+                    published.write(self._table(kept, released, notes))
+        with clock.timed("write"), self._part(unit, "quarantine") as quarantine:
+            quarantine.write(pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA))
+        rows_out = 0 if published.file is None else published.file.rows
         record = {
             "unit": unit.name,
             "rows_in": rows_out + len(rejected),
             "rows_out": rows_out,
             "truncated": truncated,
+            "clipped": clipped,
             "quarantined": dict(Counter(row.reason for row in rejected)),
+            "file": None if published.file is None else asdict(published.file),
         }
-        storage.write_json(storage.join(work.output, "_units", f"{unit.name}.json"), record)
-        return record
+        storage.write_json(storage.join(work.output, resume.UNITS, f"{unit.name}.json"), record)
+        # Batches are read while others are encoded.
+        clock.seconds["encode"] -= clock.seconds["read"]
+        return record | {"seconds": clock.seconds, "started": started, "protected": protected}
 
-    def _protected(self, rows: sources.Rows, vectors: np.ndarray, keep: np.ndarray) -> pa.Table:
-        work = self._work
-        ids = [rows.ids[row] for row in keep]
-        released = self._policy.release(
-            vectors[keep], ids=ids, contents=[rows.texts[row] for row in keep], key=work.key
-        )
-        id_name = work.source.input.id or "id"
-        id_type = pa.string() if work.source.input.id is None else work.source.schema.field(id_name).type
-        columns = {
-            id_name: pa.array(ids, id_type),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(released.ravel()), released.shape[1]),
-        }
-        for name in work.passthrough:
-            values = [rows.columns[name][row] for row in keep]
-            columns[name] = pa.array(values, work.source.schema.field(name).type)
-        columns["policy"] = pa.array([self._policy.hash[:16]] * len(ids)).dictionary_encode()
-        releases, spent = self._composed(ids)
-        columns["releases"] = pa.array(releases, pa.int32())
-        columns["epsilon_spent"] = pa.array(spent, pa.float64())
-        return pa.table(columns)
+    def _part(self, unit: sources.Unit, folder: str | None = None) -> PartWriter:
+        return PartWriter(self._work.output, self._work.dataset, name=unit.name, folder=folder)
 
-    def _composed(self, ids: list) -> tuple[np.ndarray, np.ndarray]:
-        releases, spent = np.ones(len(ids), np.int32), np.full(len(ids), self._charge.epsilon_euclidean)
-        if self._repeated:
-            found = self._repeated.positions(record_numbers(ids))
-            releases[found >= 0] = self._repeated.releases[found[found >= 0]]
-            spent[found >= 0] = self._repeated.epsilon_euclidean[found[found >= 0]]
-        return releases, spent
+    def _encoded(self, batches: Iterator[sources.Rows]) -> Iterator[tuple[sources.Rows, np.ndarray, int]]:
+        """Batches with the vectors to protect, and how many texts were longer than the encoder reads."""
+        if self._encoder is None:
+            yield from ((rows, rows.vectors, 0) for rows in batches)
+            return
+        waiting: deque[sources.Rows] = deque()
 
-    def _write(self, folder: str, unit: sources.Unit, table: pa.Table) -> None:
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        storage.write_bytes(storage.join(self._work.output, folder, f"part-{unit.name}.parquet"), buffer.getvalue())
+        def texts() -> Iterator[list[str]]:
+            for rows in batches:
+                waiting.append(rows)
+                yield rows.texts
+
+        for vectors in self._encoder.encode_stream(texts()):
+            rows = waiting.popleft()
+            yield rows, vectors, self._encoder.count_truncated(rows.texts)
+
+    def _kept(
+        self, rows: sources.Rows, vectors: np.ndarray, notes: Notes | None, rejected: list[sources.Rejected]
+    ) -> np.ndarray:
+        """Positions of the rows to publish; the others are set apart."""
+        fit = {"unusable_vector": usable_vectors(vectors)}
+        if self._encoder is None and self._policy.encoder.normalize:
+            fit["not_unit_norm"] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_NORM_TOLERANCE
+        if notes is not None:
+            fit["duplicate_id"] = ~notes.repeated(rows.ids)
+        keep = np.ones(len(rows), bool)
+        for reason, good in fit.items():
+            bad = np.flatnonzero(keep & ~good)
+            rejected += [sources.Rejected(str(rows.ids[row]), reason, rows.positions[row]) for row in bad]
+            keep &= good
+        return np.flatnonzero(keep)
+
+    def _table(self, rows: sources.Rows, released: np.ndarray, notes: Notes | None) -> pa.Table:
+        n_rows = len(rows)
+        releases, spent = np.ones(n_rows, np.int32), np.full(n_rows, self._charge.epsilon_euclidean)
+        if notes is not None:
+            notes.fill(rows.ids, releases, spent)
+        columns = [
+            rows.ids,
+            *((rows.parents, rows.chunks) if self._work.chunk is not None else ()),
+            outputs.vector_array(released, self._work.dataset.precision, self._scale),
+            *(rows.columns[name] for name in self._work.passthrough),
+            pa.array([self._policy.hash[:16]] * n_rows).dictionary_encode(),
+            releases,
+            spent,
+        ]
+        arrays = [
+            column if isinstance(column, pa.Array) else pa.array(column, field.type)
+            for column, field in zip(columns, self._schema, strict=True)
+        ]
+        return pa.table(arrays, schema=self._schema)
+
+
+def published_schema(
+    source: sources.Source,
+    dataset: OutputConfig,
+    passthrough: tuple[str, ...],
+    *,
+    chunked: bool,
+    dimension: int,
+    scale: float | None,
+) -> pa.Schema:
+    """The columns of a published dataset.
+
+    Parameters
+    ----------
+    source : sources.Source
+    dataset : OutputConfig
+    passthrough : tuple of str
+    chunked : bool
+        Whether records are chunks of the source's.
+    dimension : int
+        Of the vectors.
+    scale : float or None
+        Of int8.
+    """
+    identity = pa.field("id", pa.string()) if source.input.id is None else source.schema.field(source.input.id)
+    of_chunks = [identity.with_name("parent"), pa.field("chunk", pa.int32())]
+    return pa.schema(
+        [
+            *([identity.with_type(pa.string()), *of_chunks] if chunked else [identity]),
+            outputs.vector_field(dimension, dataset.precision, scale),
+            *(source.schema.field(name) for name in passthrough),
+            pa.field("policy", pa.dictionary(pa.int32(), pa.string())),
+            pa.field("releases", pa.int32()),
+            pa.field("epsilon_spent", pa.float64()),
+        ]
+    )
+
+
+class Clock:
+    """Seconds spent in each stage."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add what the block takes to a stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.monotonic() - started
+
+    def ticking(self, stage: str, items: Iterator) -> Iterator:
+        """Add what an iterator takes to give its items to a stage."""
+        while True:
+            with self.timed(stage):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item

@@ -260,7 +260,7 @@ def outlook(earlier: Releases, coming: Releases) -> Outlook:
 
 def _metric(policy: Policy) -> str:
     """Name of the metric; the figures after the colon stand for encoder and, where it matters, Sigma."""
-    digest = hashlib.sha256(json.dumps(policy.encoder.identity, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(policy.encoder.space, sort_keys=True).encode())
     if policy.mechanism == "mahalanobis":
         digest.update(policy.mask.values.tobytes() + policy.mask.basis.tobytes() + repr(policy.floor).encode())
     return f"{policy.law.metric}:{digest.hexdigest()[:16]}"

@@ -27,6 +27,7 @@ from sparse_core.noise import Key, record_uniforms
 SCHEMA_VERSION = 1
 READ_OUTS = ("wiener", "none")
 _SMALLEST_GAIN = 1e-6
+_SMALLEST_EPSILON = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +49,8 @@ class Policy:
     read_out : {"wiener", "none"}
     unit_norm : bool
         Scale what is published to norm 1.
+    delta : float or None
+        Of ``gaussian``, whose epsilon holds but for this probability; None for all others.
     """
 
     encoder: EncoderSpec
@@ -57,6 +60,7 @@ class Policy:
     floor: float
     read_out: str
     unit_norm: bool
+    delta: float | None = None
 
     @classmethod
     def build(
@@ -71,6 +75,7 @@ class Policy:
         floor: float = DEFAULT_FLOOR,
         read_out: str = "wiener",
         unit_norm: bool = False,
+        delta: float | None = None,
     ) -> Policy:
         """Build a policy.
 
@@ -86,6 +91,8 @@ class Policy:
             Median norm of the embeddings; used with rho.
         floor, read_out, unit_norm
             As in the attributes.
+        delta : float, optional
+            For ``gaussian`` only; `DEFAULT_DELTA` if not given.
 
         Raises
         ------
@@ -112,7 +119,13 @@ class Policy:
             embedding_norm=embedding_norm,
             mask=mask,
             floor=floor,
+            delta=delta,
         )
+        if built.delta and built.epsilon < _SMALLEST_EPSILON:
+            raise SparseError(
+                f"delta is {built.delta:g}, and under so much noise no two texts at distance 1 differ by more than "
+                "that: epsilon would be 0 and tell nothing. Choose a smaller delta."
+            )
         return cls(
             encoder=encoder,
             mechanism=mechanism,
@@ -121,6 +134,7 @@ class Policy:
             floor=floor,
             read_out="none" if mechanism == "none" else read_out,
             unit_norm=unit_norm,
+            delta=built.delta if mechanism == "gaussian" else None,
         )
 
     @cached_property
@@ -132,6 +146,7 @@ class Policy:
             epsilon=self.epsilon,
             mask=self.mask,
             floor=self.floor,
+            delta=self.delta,
         )
 
     @cached_property
@@ -228,23 +243,24 @@ class Policy:
         Returns
         -------
         float64 array, shape (n_records, n)
-            The noised embeddings, up to rounding, but for directions in which embeddings never vary: the
+            The noised embeddings x + z, up to rounding, but for directions in which embeddings never vary: the
             read-out puts the mean there. Where the norm was set to 1 each vector's length is lost, and
-            taken to be the typical one.
+            taken to be the typical one. Releases that are ``signal_gain`` times the embedding on average
+            (``purkayastha``) are divided by it.
         """
         vectors = np.asarray(vectors, dtype=np.float64)
         if self.reader is None:
-            return vectors
+            return vectors / self.law.signal_gain
         reader = self.reader
         if self.unit_norm:
             spread = reader.signal_gain**2 * self.mask.covariance + np.diag(self._noise_variance)
             vectors = vectors * np.sqrt(reader.mean @ reader.mean + np.trace(reader.gain @ spread @ reader.gain.T))
         inverse = np.linalg.pinv(reader.matrix, rcond=_SMALLEST_GAIN)
-        return (vectors - reader.mean) @ inverse.T + reader.signal_gain * reader.mean
+        return (vectors - reader.mean) @ inverse.T / reader.signal_gain + reader.mean
 
     def public_knowledge(self) -> PublicKnowledge:
         """What an attacker of vectors from `undo_read_out` is given."""
-        noise = self._noise_variance
+        noise = self._noise_variance / self.law.signal_gain**2
         if self.mask is None:
             return PublicKnowledge(basis=self.law.basis, noise_variance=noise)
         if self.mechanism == "mahalanobis":
@@ -289,7 +305,7 @@ class Policy:
         os.replace(temporary, directory / "policy.json")
 
     @classmethod
-    def load(cls, directory: str | os.PathLike, *, encoder: EncoderSpec | None = None) -> Policy:
+    def load(cls, directory: str | os.PathLike, *, encoder: EncoderSpec | None = None, exact: bool = True) -> Policy:
         """Read a policy.
 
         Parameters
@@ -297,6 +313,9 @@ class Policy:
         directory : path
         encoder : EncoderSpec, optional
             The encoder it is to be used with; another one is refused.
+        exact : bool
+            Whether vectors must agree to the last bit, as a release's must. Queries and attacks need an encoder
+            of the same meaning only (`EncoderSpec.space`), whatever backend and precision compute it.
 
         Raises
         ------
@@ -315,6 +334,7 @@ class Policy:
                 encoder=EncoderSpec(**fields["encoder"]),
                 mask=mask,
                 **{name: fields[name] for name in ("mechanism", "epsilon", "floor", "read_out", "unit_norm")},
+                delta=fields.get("delta"),
             )
             if policy.read_out != "none":
                 tensors = (path.parent / "read_out.safetensors").read_bytes()
@@ -329,14 +349,16 @@ class Policy:
             raise SparseError(f"{path} is not a policy ({type(error).__name__}: {error}).") from None
         if policy.hash != fields["hash"]:
             raise SparseError(f"{path} does not match its own hash: it was changed after it was written.")
-        if encoder is not None and encoder.identity != policy.encoder.identity:
-            ours, theirs = policy.encoder.identity, encoder.identity
-            told = "; ".join(
-                f"{name} {ours[name]!r} in the policy, {theirs[name]!r} in the encoder"
-                for name in ours
-                if ours[name] != theirs[name]
-            )
-            raise SparseError(f"The policy in {path.parent} is not for {encoder.model}: {told}.")
+        if encoder is not None:
+            differing = [name for name in policy.encoder.space if encoder.space[name] != policy.encoder.space[name]]
+            if exact and not differing:
+                differing = [n for n in ("backend", "dtype") if getattr(encoder, n) != getattr(policy.encoder, n)]
+            if differing:
+                told = "; ".join(
+                    f"{n} {getattr(policy.encoder, n)!r} in the policy, {getattr(encoder, n)!r} in the encoder"
+                    for n in differing
+                )
+                raise SparseError(f"The policy in {path.parent} is not for {encoder.model}: {told}.")
         return policy
 
     def _saved_reader(self, tensors: bytes) -> ReadOut:
@@ -351,7 +373,7 @@ class Policy:
         )
 
     def _description(self) -> dict:
-        return {
+        described = {
             "schema_version": SCHEMA_VERSION,
             "encoder": self.encoder.identity,
             "mechanism": self.mechanism,
@@ -362,6 +384,7 @@ class Policy:
             "unit_norm": self.unit_norm,
             "grid": self.law.grid,
         }
+        return described if self.delta is None else described | {"delta": self.delta}
 
 
 def _digest(mask: Mask) -> str:

@@ -3,6 +3,8 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# Models are exported to ONNX once, and neither anew in every run nor into the user's own cache.
+os.environ.setdefault("SPARSE_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "sparse"))
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +25,14 @@ def encoder():
     from sparse_core.encoders import load_encoder
 
     return load_encoder(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="session")
+def job_encoder():
+    """The encoder as jobs load it, to the last bit."""
+    from sparse_core.encoders import load_encoder
+
+    return load_encoder(device="cpu", threads=1, backend="auto")
 
 
 @pytest.fixture(scope="session")

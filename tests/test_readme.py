@@ -33,7 +33,8 @@ def in_repository_copy(tmp_path, monkeypatch):
 
 def test_every_command_runs_in_the_order_of_the_readme(in_repository_copy):
     commands = sparse_commands()
-    assert {command.split()[1] for command in commands} >= {"train_mask", "key", "privatize", "audit"}
+    named = {command.split()[1] for command in commands}
+    assert named >= {"train_mask", "key", "privatize", "inspect", "query", "budget", "audit"}
     for command in commands:
         arguments = shlex.split(command)[1:]
         if "--config" in arguments:
@@ -41,11 +42,17 @@ def test_every_command_runs_in_the_order_of_the_readme(in_repository_copy):
         assert main(arguments) == 0, command
     assert (in_repository_copy / "outputs/release/embeddings").is_dir()
     assert (in_repository_copy / "outputs/audit/report.md").is_file()
+    _, readers = blocks("python")
+    scope = {}
+    exec(compile(readers, "README.md", "exec"), scope)
+    assert len(scope["frame"]) == len(scope["table"]) == scope["index"].ntotal == len(scope["matrix"])
+    scores = [score for _, score in scope["nearest"]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 10
 
 
 def test_the_python_example_runs(in_repository_copy, capsys):
     texts = pq.read_table("cut.parquet", columns=["text"])["text"].to_pylist()
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     scope = {"texts": texts}
     exec(compile(example, "README.md", "exec"), scope)
     assert "epsilon_euclidean" in capsys.readouterr().out

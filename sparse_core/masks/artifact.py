@@ -179,7 +179,7 @@ def _read_arrays(path: Path, digest: str) -> dict[str, np.ndarray]:
 
 
 def _check_encoder(learned: EncoderSpec, wanted: EncoderSpec, directory: Path) -> None:
-    ours, theirs = learned.identity, wanted.identity
+    ours, theirs = learned.space, wanted.space
     differing = [name for name in ours if ours[name] != theirs[name]]
     if differing:
         told = "; ".join(f"{name} {ours[name]!r} in the mask, {theirs[name]!r} in the encoder" for name in differing)

@@ -44,7 +44,7 @@ def unite_masks(masks: Sequence[Mask], *, weights: Sequence[float] | None = None
         return masks[0]
     first = masks[0].info.encoder
     for mask in masks[1:]:
-        if mask.info.encoder.identity != first.identity:
+        if mask.info.encoder.space != first.space:
             raise SparseError(
                 f"The masks are for different encoders, {first.model} ({first.dimension} dimensions) and "
                 f"{mask.info.encoder.model} ({mask.info.encoder.dimension}); train them with the same one."

@@ -11,7 +11,10 @@ random, are *unseen* in the rows "half": they are in no term, value, label or pa
 attackers know them; masks of the rows "all" know every token. The second encoder (wordllama's static vectors) takes
 part where the package ``wordllama`` is installed.
 
-One seed. Intervals are 95% bootstrap intervals over test records of the strongest attacker's leakage.
+One seed. Intervals are 95% bootstrap intervals over test records of the strongest attacker's leakage. The default mask
+is measured with further noise keys at TARGET. There, on STS12 with the default encoder and half of the tokens known, it
+must keep 94% of the utility and leak at most a third of what unprotected vectors leak of the tokens it knows, and half
+of what they leak of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +50,7 @@ from sparse_core.evaluation import (
     sts,
     token_labels,
 )
-from sparse_core.masks import BASES, learn_mask
+from sparse_core.masks import BASES, DEFAULT_BASIS, learn_mask
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
 
@@ -61,6 +64,8 @@ SETTINGS = (
     (2.0, 0.03),
     (3.0, 0.005),
 )  # rho and floor: the jobs' defaults, and nearly all noise in the mask's directions
+TARGET = SETTINGS[1]
+KEYS = tuple(Key(bytes(range(start, start + 32))) for start in range(3))
 LAPLACE_RHOS = (0.75, 1.0, 1.5, 2.0, 3.0)
 TORCH_SEED = Lock()  # the perceptron is seeded through torch's global generator, which threads share
 
@@ -213,10 +218,10 @@ class Row:
     linked: float
 
 
-def measure(corpus: Corpus, vectors: np.ndarray, policy: Policy) -> Row:
+def measure(corpus: Corpus, vectors: np.ndarray, policy: Policy, key: Key = KEYS[0]) -> Row:
     """Protect every record, train the attackers on their own records and attack the test records."""
     ids = list(range(len(vectors)))
-    published = policy.release(vectors, ids=ids, contents=corpus.texts, key=Key(bytes(range(32))))
+    published = policy.release(vectors, ids=ids, contents=corpus.texts, key=key)
     seen, public = policy.undo_read_out(published), policy.public_knowledge()
     labels, attack = corpus.attacked.labels, corpus.roles.attack
     attacked = corpus.roles.test[labels[corpus.roles.test].any(axis=1)]
@@ -258,14 +263,36 @@ def _joined(groups: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarr
     return connected_components(links, directed=False)[1][groups]
 
 
-def study(corpus: Corpus, encoder) -> dict[tuple, Row]:
-    """Measure every protection; keys are ("laplace", rho) and (scope, basis, rho) beside "unprotected"."""
+@dataclass(frozen=True)
+class Shares:
+    """Means over noise keys, as shares of what unprotected vectors give."""
+
+    kept: float
+    leaked: dict[str, float]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], plain: Row) -> "Shares":
+        leaked = {
+            group: float(np.mean([row.leakage[group].value for row in rows])) / plain.leakage[group].value
+            for group in plain.leakage
+        }
+        return cls(float(np.mean([row.utility.score for row in rows])) / plain.utility.score, leaked)
+
+    def __str__(self) -> str:
+        return f"keeps {self.kept:.1%}, leaks " + ", ".join(f"{share:.1%} ({g})" for g, share in self.leaked.items())
+
+
+def study(corpus: Corpus, encoder) -> tuple[dict[tuple, Row], dict[str, Shares]]:
+    """Measure every protection, and the default mask at TARGET with every noise key.
+
+    Keys of the rows are ("laplace", rho) and (scope, basis, rho) beside "unprotected"; of the shares, scopes.
+    """
     vectors = encoder.encode(corpus.texts)
     unseen = frozenset(np.array(corpus.attacked.vocabulary)[corpus.unseen])
     half, full = (mask_inputs(corpus, encoder, vectors, hidden) for hidden in (unseen, frozenset()))
     masks = {("half", basis): learn_mask(**half, basis=basis) for basis in BASES}
-    masks |= {("all", basis): learn_mask(**full, basis=basis) for basis in ("substitution", "blend", "label")}
-    spec, any_mask = encoder.spec, masks["half", "substitution"]
+    masks |= {("all", basis): learn_mask(**full, basis=basis) for basis in (DEFAULT_BASIS, "blend", "label")}
+    spec, any_mask = encoder.spec, masks["half", DEFAULT_BASIS]
     policies = {("unprotected",): Policy.build(encoder=spec, mechanism="none")}
     for rho in LAPLACE_RHOS:
         policies["laplace", rho] = Policy.build(encoder=spec, mechanism="laplace", mask=any_mask, rho=rho)
@@ -273,10 +300,19 @@ def study(corpus: Corpus, encoder) -> dict[tuple, Row]:
         for rho, floor in SETTINGS:
             shared = {"mechanism": "mahalanobis", "mask": mask, "rho": rho, "floor": floor}
             policies[*key, rho] = Policy.build(encoder=spec, **shared)
+    tasks = [(name, KEYS[0]) for name in policies]
+    tasks += [((scope, DEFAULT_BASIS, TARGET[0]), key) for scope in ("half", "all") for key in KEYS[1:]]
     with one_thread_each(), ThreadPoolExecutor(cpu_cores()) as pool:
-        rows = dict(zip(policies, pool.map(lambda p: measure(corpus, vectors, p), policies.values()), strict=True))
+        measured = pool.map(lambda task: measure(corpus, vectors, policies[task[0]], task[1]), tasks)
+        found = list(zip(tasks, measured, strict=True))
+    rows = {name: row for (name, key), row in found if key is KEYS[0]}
     print_table(corpus, encoder, rows)
-    return rows
+    shares = {}
+    for scope in ("half", "all"):
+        repeated = [row for (name, _), row in found if name == (scope, DEFAULT_BASIS, TARGET[0])]
+        shares[scope] = Shares.of(repeated, rows["unprotected",])
+        print(f"{scope:<6}{DEFAULT_BASIS}, rho {TARGET[0]}, floor {TARGET[1]}, {len(KEYS)} noise keys: {shares[scope]}")
+    return rows, shares
 
 
 def print_table(corpus: Corpus, encoder, rows: dict[tuple, Row]) -> None:
@@ -325,7 +361,7 @@ def studied_encoder(request):
 
 @pytest.mark.parametrize("name", ["sts", "clinical"])
 def test_substitution_leaks_far_less_than_laplace_at_equal_utility(name, corpora, studied_encoder):
-    rows = study(corpora[name], studied_encoder)
+    rows, shares = study(corpora[name], studied_encoder)
     weakest_first = [rows["unprotected",], *(rows["laplace", rho] for rho in LAPLACE_RHOS)]
     kept, leaked = np.array([(row.utility.score, row.leakage["all"].value) for row in weakest_first])[::-1].T
     for rho, _ in SETTINGS:
@@ -335,3 +371,7 @@ def test_substitution_leaks_far_less_than_laplace_at_equal_utility(name, corpora
     default = SETTINGS[0][0]
     if studied_encoder.spec.model != "wordllama":  # there laplace of equal noise leaks as little, at 66% of the utility
         assert rows["all", "substitution", default].leakage["all"].value < rows["laplace", default].leakage["all"].value
+    if name == "sts" and studied_encoder.spec.model != "wordllama":
+        half, full = shares["half"], shares["all"]
+        assert half.kept >= 0.94 and half.leaked["listed"] <= 1 / 3 and half.leaked["unseen"] <= 1 / 2
+        assert full.kept >= 0.93 and full.leaked["all"] <= 1 / 3  # 94.1 +- .4% over keys: too near .94 to assert

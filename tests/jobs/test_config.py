@@ -8,6 +8,7 @@ from jobs.config import (
     AuditConfig,
     MaskTrainingConfig,
     PrivatizeConfig,
+    QueryConfig,
     QuickstartConfig,
     SplitConfig,
     TrainMaskConfig,
@@ -17,12 +18,15 @@ from jobs.config import (
     section_of,
 )
 from sparse_core.errors import SparseError
+from sparse_core.masks import WHITEBOX_BASES
+from sparse_core.mechanisms import DEFAULT_DELTA
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODELS = (TrainMaskConfig, PrivatizeConfig, AuditConfig, QuickstartConfig)
+MODELS = (TrainMaskConfig, PrivatizeConfig, QueryConfig, AuditConfig, QuickstartConfig)
 JOBS = {
     "train_mask": TrainMaskConfig,
     "privatize": PrivatizeConfig,
+    "query": QueryConfig,
     "audit": AuditConfig,
     "quickstart": QuickstartConfig,
 }
@@ -152,11 +156,49 @@ def test_a_missing_field_is_told(load):
         ({"mechanism": "laplace", "epsilon": float("inf")}, "finite"),
         ({"mechanism": "uniform", "rho": 1}, "laplace"),
         ({"rho": 1, "floor": 1}, "less than 1"),
+        ({"rho": 1, "delta": 1e-6}, "delta belongs to the mechanism 'gaussian'"),
+        ({"mechanism": "gaussian", "rho": 1, "delta": 0}, "greater than 0"),
+        ({"mechanism": "gaussian", "rho": 1, "delta": 1}, "less than 1"),
+        ({"mechanism": "purkayastha", "rho": 1.5, "read_out": "none"}, "rho below 1.41"),
     ],
 )
 def test_a_protection_of_no_sense_is_refused(load, protection, told):
     with pytest.raises(SparseError, match=told):
         load(PRIVATIZING | {"protection": protection}, model=PrivatizeConfig)
+
+
+def test_directions_of_vectors_that_are_not_normalized_are_refused(load):
+    protection = {"mechanism": "purkayastha", "rho": 1}
+    changes = {"mask": "m", "protection": protection, "encoder": {"normalize": False}}
+    with pytest.raises(SparseError, match=r"norm 1; set encoder\.normalize to true"):
+        load(PRIVATIZING | changes, model=PrivatizeConfig)
+    rows = [{"name": "x", "protection": protection, "mask": "m"}]
+    with pytest.raises(SparseError, match=r"norm 1; set encoder\.normalize to true"):
+        load(TRAINING | {"compare": rows, "encoder": {"normalize": False}}, model=AuditConfig)
+
+
+def test_delta_is_described_with_the_default_that_counts():
+    (text,) = [text for name, _, text in describe_fields(PrivatizeConfig) if name == "protection.delta"]
+    assert f"null takes {DEFAULT_DELTA:g}".replace("e-06", "e-6") in text
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        ({"share": 0.5}, "share would have no effect with a basis other than whitebox and whitebox-label"),
+        ({"basis": "whitebox", "penalty": 0.5}, "penalty would have no effect with basis 'whitebox'"),
+        ({"basis": "whitebox-label", "removal": "delete", "epochs": 5}, "epochs, removal would have no effect"),
+        ({"basis": "whitebox", "share": 1}, "less than 1"),
+    ],
+)
+def test_a_setting_that_the_basis_does_not_use_is_refused(load, mask, told):
+    with pytest.raises(SparseError, match=told):
+        load(TRAINING | {"mask": mask})
+
+
+def test_the_default_shares_of_whitebox_masks_are_described():
+    (text,) = [text for name, _, text in describe_fields(TrainMaskConfig) if name == "mask.share"]
+    assert [str(share) for share in WHITEBOX_BASES.values() if f"{share} of" in text] == ["0.9", "0.5"]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +221,7 @@ def test_a_comparison_of_no_sense_is_refused(load, compare, told):
         ("release=nobody", "release 'nobody' is not one of compare"),
         ("compare=[{name: subspace mask, mechanism: mahalanobis}]", "a mask belongs to the mechanism mahalanobis"),
         ("compare=[{name: subspace mask, mechanism: mahalanobis, mask: m}]", "there is no mask 'm'"),
+        ("compare=[{name: subspace mask, mechanism: purkayastha}]", "rho 2 is more than random ones have"),
     ],
 )
 def test_a_quickstart_of_no_sense_is_refused(override, told):

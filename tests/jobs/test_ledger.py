@@ -2,16 +2,15 @@
 
 import hashlib
 import shutil
-from collections import Counter
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import budget, ledger, privatize
+from jobs import budget, ledger, privatize, sources, spending
 from jobs.cli import main
 from jobs.config import PrivatizeConfig
+from jobs.planning import policy_of
 from jobs.stages import RememberingEncoder
 from sparse_core.budget import compose
 from sparse_core.errors import SparseError
@@ -78,11 +77,12 @@ def published(config):
     return pq.read_table(f"{config.output}/embeddings").to_pylist()
 
 
-def outlook(settings, encoder, **options):
+def costs_of(settings, encoder, **options):
     config = settings(**options)
-    source, key = privatize.sources.plan(config.input), Key.from_file(config.key.file)
-    policy = privatize._policy(config, encoder.spec, None)
-    return ledger.plan(config.budget, source, policy, key, output=config.output)
+    source, key = sources.plan(config.input), Key.from_file(config.key.file)
+    policy = policy_of(config, encoder.spec, None)
+    with spending.plan(config.budget, source, policy, key, output=config.output) as costs:
+        return costs
 
 
 def price(summary):
@@ -127,45 +127,47 @@ def test_records_with_one_text_have_fingerprints_of_their_own(settings, encoder,
 
 
 def test_the_same_policy_again_costs_nothing(settings, encoder, first):
-    spending = outlook(settings, encoder, output="again", include=["first"])
-    assert not spending.outlook.new.any()
-    assert (spending.outlook.after.releases == 1).all()
-    assert not outlook(settings, encoder, output="first").outlook.new.any()
+    costs = costs_of(settings, encoder, output="again", include=["first"])
+    assert costs.new == 0 and costs.releases == {1: 60}
+    assert costs_of(settings, encoder, output="first").new == 0
 
 
 def test_repeating_costs_nothing_even_where_the_limit_is_used_up(settings, encoder, first):
-    outlook(settings, encoder, output="again", include=["first"], max_epsilon_per_record=1.0).refuse_overspending()
+    costs_of(settings, encoder, output="again", include=["first"], max_epsilon_per_record=1.0).refuse_overspending()
 
 
 def test_a_changed_text_is_a_second_release(settings, encoder, first):
-    spending = outlook(settings, encoder, output="again", corpus="changed", include=["first"])
-    assert np.count_nonzero(spending.outlook.new) == len(CHANGED) + 1
-    assert sorted(spending.outlook.after.releases.tolist()) == [1] * 56 + [2] * 4
+    costs = costs_of(settings, encoder, output="again", corpus="changed", include=["first"])
+    assert (costs.new, costs.duplicates) == (len(CHANGED), 1)
+    assert costs.releases == {1: 57, 2: 3}
 
 
 def test_under_another_key_every_record_is_a_new_release(settings, encoder, first):
-    spending = outlook(settings, encoder, output="again", key="other.key", include=["first"])
-    assert (spending.outlook.new == 1).all() and (spending.outlook.after.releases == 2).all()
+    costs = costs_of(settings, encoder, output="again", key="other.key", include=["first"])
+    assert costs.new == 60 and costs.releases == {2: 60}
 
 
 def test_two_policies_over_the_same_records_add_up(first, second):
     (_, before), (config, summary) = first, second
     rows = published(config)
-    once, twice = price(summary), price(summary) + price(before)
-    counts = Counter(row["id"] for row in rows)
-    others = [row for row in rows if counts[row["id"]] == 1]
-    last, last_again = (row for row in rows if counts[row["id"]] == 2)
-    assert {row["releases"] for row in others} == {2}
-    assert [row["epsilon_spent"] for row in others] == pytest.approx([twice] * 59)
-    assert last["id"] == last_again["id"]
-    for row in (last, last_again):
-        assert (row["releases"], row["epsilon_spent"]) == (3, pytest.approx(twice + once))
+    twice = price(summary) + price(before)
+    assert {row["releases"] for row in rows} == {2}
+    assert [row["epsilon_spent"] for row in rows] == pytest.approx([twice] * 60)
     assert len(compose(ledger.read([config.output]))) == 60
 
 
+def test_of_two_rows_with_one_id_the_first_is_published_and_the_other_quarantined(room, second, clinical):
+    config, summary = second
+    assert summary.quarantined == {"duplicate_id": 1}
+    assert sorted(row["id"] for row in published(config)) == sorted(clinical["id"].to_pylist()[:60])
+    (set_apart,) = pq.read_table(f"{config.output}/quarantine").to_pylist()
+    assert set_apart["id"] == clinical["id"].to_pylist()[59]
+    assert set_apart["position"].startswith(str(room / "changed" / "1.parquet"))
+
+
 def test_what_a_dataset_counted_is_counted_with_it(settings, encoder, second):
-    spending = outlook(settings, encoder, output="third", rho=1.5, include=["second"])
-    assert sorted(set(spending.outlook.after.releases.tolist())) == [3, 4]
+    costs = costs_of(settings, encoder, output="third", rho=1.5, include=["second"])
+    assert costs.releases == {3: 60}
 
 
 def test_a_run_over_the_limit_is_refused_before_anything_is_written(run, settings, first, room):
@@ -210,7 +212,7 @@ def test_a_run_killed_before_its_first_vector_has_released_nothing(settings, enc
     config, _ = first
     (room / "early" / "ledger").mkdir(parents=True)
     shutil.copy(f"{config.output}/claim.json", room / "early")
-    assert (outlook(settings, encoder, output="early", include=["early"]).outlook.new == 1).all()
+    assert costs_of(settings, encoder, output="early", include=["early"]).new == 60
     assert main(["budget", "show", str(room / "early")]) == 0
     assert "Nothing was released." in capsys.readouterr().out
 
@@ -220,9 +222,9 @@ def test_budget_show_tells_policies_releases_spent_and_left(first, second, capsy
     assert main(["budget", "show", config.output]) == 0
     shown = capsys.readouterr().out
     assert before.policy_hash[:16] in shown and summary.policy_hash[:16] in shown
-    assert "2: 59 records, 3: 1 records" in shown
-    assert "575.5 at the median, 959.167 at most (Euclidean)" in shown
-    assert "left of 10000" in shown and "9424.5 at the median, 9040.83 at least; 0 records have nothing left" in shown
+    assert "2: 60 records" in shown
+    assert "575.5 at the median, 575.5 at most (Euclidean)" in shown
+    assert "left of 10000" in shown and "9424.5 at the median, 9424.5 at least; 0 records have nothing left" in shown
     assert "60 records have nothing left" in budget.report([before_config.output], limit=191.0)
 
 
@@ -247,8 +249,9 @@ def test_a_release_without_noise_is_infinite_and_over_any_limit(settings, encode
     config = settings(output="bare", include=["first"], max_epsilon_per_record=1e300).model_copy(
         update={"protection": privatize.PrivatizeConfig.model_fields["protection"].annotation(mechanism="none")}
     )
-    source, key = privatize.sources.plan(config.input), Key.from_file(config.key.file)
-    spending = ledger.plan(config.budget, source, privatize._policy(config, encoder.spec, None), key, output="bare")
-    assert "spent then: infinite at the median" in spending.line
-    with pytest.raises(SparseError, match="infinite at the median"):
-        spending.refuse_overspending()
+    source, key = sources.plan(config.input), Key.from_file(config.key.file)
+    policy = policy_of(config, encoder.spec, None)
+    with spending.plan(config.budget, source, policy, key, output="bare") as costs:
+        assert "spent then: infinite at the median" in costs.line
+        with pytest.raises(SparseError, match="infinite at the median"):
+            costs.refuse_overspending()

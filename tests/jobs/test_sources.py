@@ -1,93 +1,14 @@
-import csv
-import gzip
+"""Reading a corpus: formats, bad rows, and what is refused."""
+
 import io
-import json
-import os
-import tempfile
-from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from corpora import RECORDS, WRITERS, as_csv, as_jsonl, as_parquet, pairs, plan, read
 
 from jobs import sources
-from jobs.config import InputConfig
 from sparse_core.errors import SparseError
-
-RECORDS = [
-    {"id": f"r{row}", "text": text, "section": "ROS" if row % 2 else "CC"}
-    for row, text in enumerate(
-        [
-            "He denies chest pain, fever, or chills.",
-            'She said "never better", then left.',
-            "Two lines\nof one text, with a comma",
-            "Ærøskøbing, 東京, 🩺 and e\u0301",
-            "  leading and trailing blanks  ",
-            "\ufeffstarts with a byte order mark",
-            "a\tb",
-        ]
-    )
-]
-
-
-def as_parquet(records) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(records), buffer, row_group_size=3)
-    return buffer.getvalue()
-
-
-def as_csv(records) -> bytes:
-    buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, list(records[0]))
-    writer.writeheader()
-    writer.writerows(records)
-    return buffer.getvalue().encode()
-
-
-def as_jsonl(records, *, ascii=False) -> bytes:
-    return b"".join(json.dumps(record, ensure_ascii=ascii).encode() + b"\n" for record in records)
-
-
-WRITERS = {
-    "a.parquet": as_parquet,
-    "a.csv": as_csv,
-    "a.jsonl": as_jsonl,
-    "a.ndjson": as_jsonl,
-    "a.csv.gz": lambda records: gzip.compress(as_csv(records)),
-    "a.jsonl.gz": lambda records: gzip.compress(as_jsonl(records)),
-}
-
-
-@pytest.fixture
-def put(tmp_path):
-    """Write a file; its path."""
-
-    def put(name: str, content: bytes) -> str:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return str(path)
-
-    return put
-
-
-def plan(path, *, columns=(), **options):
-    return sources.plan(InputConfig(path=str(path), **options), columns=columns)
-
-
-def read(source, units=None):
-    """Good rows as (id, text) pairs, and rejected rows, in order."""
-    batches = [rows for unit in (source.units if units is None else units) for rows in sources.read(source, unit)]
-    good = [pair for rows in batches for pair in zip(rows.ids, rows.texts, strict=True)]
-    return good, [rejected for rows in batches for rejected in rows.rejected]
-
-
-def pairs(records):
-    return [(record["id"], record["text"]) for record in records]
-
 
 # Formats and places
 
@@ -117,7 +38,7 @@ def test_a_file_may_end_without_a_newline_and_have_blank_lines(put, name):
 def test_further_columns_come_along(put, name):
     source = plan(put(name, WRITERS[name](RECORDS)), columns=("section",))
     (rows,) = [rows for unit in source.units for rows in sources.read(source, unit)]
-    assert rows.columns["section"] == [record["section"] for record in RECORDS]
+    assert rows.columns["section"].to_pylist() == [record["section"] for record in RECORDS]
 
 
 def test_a_folder_is_all_its_files_but_hidden_ones(put, tmp_path):
@@ -237,6 +158,73 @@ def test_a_file_without_one_good_line_is_set_apart_line_by_line(put, tmp_path):
     assert [row.reason for row in rejected] == ["malformed_json"] * 2
 
 
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_the_rest_of_a_file_cut_short_is_set_apart(put, clinical, name, ending):
+    records = clinical.to_pylist()[:4000]
+    content = WRITERS[name + ending](records)
+    path = put(name + ending, content[: len(content) * 3 // 4])
+    good, rejected = read(plan(path))
+    assert 1000 < len(good) < 4000
+    assert good == pairs(records[: len(good)])
+    (lost,) = rejected
+    assert lost.reason == "unreadable_rest" and lost.position.startswith(f"{path}: ")
+
+
+def corrupted(content: bytes, start: int) -> bytes:
+    return content[:start] + bytes(byte ^ 255 for byte in content[start : start + 40]) + content[start + 40 :]
+
+
+def test_rows_of_a_damaged_row_group_are_set_apart_and_the_others_read(put, clinical):
+    buffer = io.BytesIO()
+    pq.write_table(clinical.slice(0, 3000), buffer, row_group_size=1000, use_dictionary=False, write_page_checksum=True)
+    column = pq.read_metadata(buffer).row_group(1).column(1)
+    path = put("a.parquet", corrupted(buffer.getvalue(), column.data_page_offset + column.total_compressed_size // 2))
+    good, rejected = read(plan(path))
+    expected = pairs(clinical.to_pylist()[:3000])
+    assert good == expected[:1000] + expected[2000:]
+    assert [(row.reason, row.position) for row in rejected] == [
+        ("unreadable_rows", f"{path}: row {row}") for row in range(1000, 2000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("b.parquet", b"PAR1 and no more", "unreadable_file"),
+        ("b.jsonl.gz", b"no gzip at all", "unreadable_file"),
+        ("b.parquet", b"", "empty_file"),
+        ("b.csv", b"", "empty_file"),
+        ("b.jsonl.gz", b"", "empty_file"),
+    ],
+)
+def test_one_file_of_many_that_cannot_be_read_is_set_apart_as_a_whole(put, tmp_path, name, content, reason):
+    put("in/a.parquet", as_parquet(RECORDS[:3]))
+    bad = put(f"in/{name}", content)
+    put("in/c.jsonl", as_jsonl(RECORDS[3:]))
+    good, rejected = read(plan(tmp_path / "in"))
+    assert good == pairs(RECORDS)
+    assert rejected == [sources.Rejected(None, reason, bad)]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_text_over_the_limit_is_set_apart_and_one_of_ten_megabytes_is_read(put, name):
+    ten_megabytes = "Denies fever. " * (10_000_000 // 14)
+    records = [*RECORDS[:2], {"id": "long", "text": ten_megabytes, "section": "CC"}, *RECORDS[2:]]
+    path = put(name, WRITERS[name](records))
+    good, rejected = read(plan(path))
+    assert (good, [(row.id, row.reason) for row in rejected]) == (pairs(RECORDS), [("long", "text_too_long")])
+    assert read(plan(path, max_characters=len(ten_megabytes))) == (pairs(records), [])
+
+
+def test_a_line_longer_than_memory_should_hold_is_passed_over(put, monkeypatch):
+    monkeypatch.setattr("jobs.sources.jsonl.LONGEST_LINE", 1000)
+    long = b'{"id": "long", "text": "%s"}\n' % (b"x" * 5000)
+    good, rejected = read(plan(put("a.jsonl", as_jsonl(RECORDS[:2]) + long + as_jsonl(RECORDS[2:]))))
+    assert good == pairs(RECORDS)
+    assert [row.reason for row in rejected] == ["text_too_long"]
+
+
 def test_all_good_rows_are_in_memory_once_with_bad_ones_counted(put):
     content = as_jsonl(RECORDS) + b"{\n" + b'{"id": "x", "text": ""}\n' + as_jsonl(RECORDS[:2])
     corpus = sources.read_all(plan(put("a.jsonl", content), columns=("section",)))
@@ -249,101 +237,6 @@ def test_a_corpus_without_a_good_row_is_refused_with_reasons(put):
     path = put("a.parquet", as_parquet([{"id": "1", "text": ""}, {"id": "2", "text": None}]))
     with pytest.raises(SparseError, match=r"none of the rows .*1 empty_text, 1 null_text"):
         sources.read_all(plan(path))
-
-
-# Units
-
-
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
-in_one_folder = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@in_one_folder
-@given(st.lists(texts, min_size=1, max_size=12), st.lists(st.integers(0, 600), max_size=6), st.booleans())
-def test_json_lines_cut_at_any_byte_give_every_row_once(words, cuts, newline_at_end):
-    records = [{"id": row, "text": text} for row, text in enumerate(words)]
-    content = as_jsonl(records) if newline_at_end else as_jsonl(records)[:-1]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.jsonl"
-        path.write_bytes(content)
-        edges = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
-        units = [sources.Unit(str(path), "jsonl", start, stop, "") for start, stop in pairwise(edges)]
-        assert read(plan(path), units) == (pairs(records), [])
-
-
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\n\n"], ids=["LF", "CRLF", "blank lines"])
-def test_json_lines_cut_at_every_byte_in_turn_give_every_row_once(put, newline):
-    content = as_jsonl(RECORDS[:4]).replace(b"\n", newline)
-    path = put("a.jsonl", content)
-    source = plan(path)
-    for cut in range(1, len(content)):
-        units = [sources.Unit(path, "jsonl", *edges, "") for edges in ((0, cut), (cut, len(content)))]
-        assert read(source, units) == (pairs(RECORDS[:4]), []), cut
-
-
-@in_one_folder
-@given(st.integers(1, 40), st.integers(1, 15), st.lists(st.integers(1, 39), max_size=6))
-def test_parquet_cut_at_any_row_gives_every_row_once(n_rows, row_group_size, cuts):
-    records = [{"id": row, "text": f"text {row}" if row % 5 else ""} for row in range(n_rows)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.parquet"
-        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=row_group_size)
-        edges = sorted({0, n_rows, *(cut for cut in cuts if cut < n_rows)})
-        units = [sources.Unit(str(path), "parquet", start, stop, "") for start, stop in pairwise(edges)]
-        good, rejected = read(plan(path), units)
-        assert good == pairs(record for record in records if record["text"])
-        assert [row.position for row in rejected] == [f"{path}: row {row}" for row in range(0, n_rows, 5)]
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_a_large_file_is_cut_into_units_that_give_every_row_once(put, name):
-    records = [{"id": row, "text": f"{row} 東京 " + "words " * 400} for row in range(5000)]
-    source = plan(put(name, WRITERS[name](records)))
-    assert len(source.units) > 1
-    assert read(source) == (pairs(records), [])
-
-
-def test_a_unit_is_read_in_batches(put):
-    records = [{"id": row, "text": "words"} for row in range(2 * sources.BATCH_ROWS + 1)]
-    source = plan(put("a.csv", as_csv(records)))
-    (unit,) = source.units
-    assert [len(rows.ids) for rows in sources.read(source, unit)] == [sources.BATCH_ROWS, sources.BATCH_ROWS, 1]
-
-
-def test_planning_again_plans_the_same_units(put):
-    path = put("a.parquet", as_parquet([{"id": row, "text": "words"} for row in range(1000)]))
-    assert plan(path).units == plan(path).units
-    assert plan(path).fingerprint == plan(path).fingerprint
-
-
-def test_every_unit_has_a_name_of_its_own(put, tmp_path):
-    for name in ("a", "b"):
-        put(f"in/{name}.parquet", as_parquet([{"id": row, "text": "words"} for row in range(1000)]))
-    units = plan(tmp_path / "in").units
-    assert len(units) > 2
-    assert len({unit.name for unit in units}) == len(units)
-
-
-def test_a_changed_file_has_another_fingerprint(put):
-    path = put("a.jsonl", as_jsonl(RECORDS))
-    before = plan(path).fingerprint
-    put("a.jsonl", as_jsonl(RECORDS[::-1]))
-    os.utime(path, (0, 0))
-    assert plan(path).fingerprint != before
-
-
-def test_a_further_file_changes_the_fingerprint_and_no_other_unit(put, tmp_path):
-    put("in/b.jsonl", as_jsonl(RECORDS[:3]))
-    before = plan(tmp_path / "in")
-    put("in/a.jsonl", as_jsonl(RECORDS[3:]))
-    after = plan(tmp_path / "in")
-    assert before.fingerprint != after.fingerprint
-    assert set(before.units) < set(after.units)
-
-
-def test_rows_are_counted_where_the_format_tells(put):
-    assert plan(put("a.parquet", as_parquet(RECORDS))).n_rows == len(RECORDS)
-    assert plan(put("a.jsonl", as_jsonl(RECORDS))).n_rows is None
 
 
 # What is refused
@@ -383,15 +276,10 @@ def test_a_parquet_file_without_rows_is_told_so(put, tmp_path):
         plan(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv.gz", "a.jsonl.gz"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv.gz", "a.jsonl.gz", "a.csv.zst", "a.jsonl.zst"])
 def test_a_file_that_is_not_what_its_name_says_is_told_by_name(put, name):
     with pytest.raises(SparseError, match=name):
         plan(put(name, b"something else entirely"))
-
-
-def test_a_file_cut_short_is_told_by_name(put):
-    with pytest.raises(SparseError, match=r"a\.jsonl\.gz cannot be read"):
-        plan(put("a.jsonl.gz", gzip.compress(as_jsonl(RECORDS))[:-12]))
 
 
 def test_a_file_without_one_json_object_is_told_so(put):

@@ -72,6 +72,7 @@ ALL_POLICIES = {
     "laplace": {"mechanism": "laplace"},
     "laplace without mask": {"mechanism": "laplace", "mask": None, "read_out": "none"},
     "gaussian": {"mechanism": "gaussian"},
+    "gaussian of another delta": {"mechanism": "gaussian", "delta": 1e-3},
     "none": {"mechanism": "none", "rho": None},
 }
 every_policy = pytest.mark.parametrize("changes", ALL_POLICIES.values(), ids=ALL_POLICIES)
@@ -166,6 +167,23 @@ def test_whatever_decides_a_release_changes_the_hash(policy, change):
     assert build(**change).hash != policy.hash
 
 
+def test_delta_decides_the_hash_of_gaussian_noise():
+    loose, strict = (build(mechanism="gaussian", delta=delta) for delta in (1e-3, 1e-9))
+    assert len({loose.hash, strict.hash, build(mechanism="gaussian").hash}) == 3
+    assert build(mechanism="gaussian", delta=1e-6).hash == build(mechanism="gaussian").hash
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "digits"),
+    [
+        ("laplace", "034d9802fe8d42cc18197814488cd93f0953d802e598c888466c205e354b4279"),
+        ("purkayastha", "0796f2d1698266e87b7e8bf7742a7e86e5ecd595857e405b340305664d7405f5"),
+    ],
+)
+def test_the_hash_of_a_policy_stays_what_it_was_in_earlier_releases_of_this_library(mechanism, digits):
+    assert Policy.build(encoder=SPEC, mechanism=mechanism, epsilon=20.0, read_out="none").hash == digits
+
+
 def test_the_name_of_the_model_does_not_change_the_hash(policy):
     assert build(encoder=dataclasses.replace(SPEC, model="/models/copy", revision="main")).hash == policy.hash
 
@@ -229,6 +247,15 @@ def test_a_policy_changed_on_disk_is_refused(policy, tmp_path, field, value):
     policy.save(tmp_path)
     path = tmp_path / "policy.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    with pytest.raises(SparseError, match="was changed after it was written"):
+        Policy.load(tmp_path)
+
+
+@pytest.mark.parametrize("delta", [1e-3, None])
+def test_a_delta_changed_on_disk_is_refused(tmp_path, delta):
+    build(mechanism="gaussian").save(tmp_path)
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"delta": delta}))
     with pytest.raises(SparseError, match="was changed after it was written"):
         Policy.load(tmp_path)
 
@@ -333,6 +360,59 @@ def test_an_attacker_is_told_the_noise_of_every_direction(embeddings):
     np.testing.assert_allclose((noise**2).mean(axis=0), public.noise_variance, rtol=0.15)
 
 
+# On the sphere
+
+
+@pytest.fixture(scope="module")
+def spherical():
+    """Unit vectors, half of them for a mask with their mean and covariance, half to release."""
+    generator = np.random.default_rng(2)
+    vectors = generator.standard_normal((4000, N)) * np.linspace(1, 0.1, N) + np.linspace(0.6, 0, N)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    known, released = vectors[:2000], vectors[2000:]
+    covariance = MASK.basis.T @ np.cov(known, rowvar=False) @ MASK.basis
+    return dataclasses.replace(MASK, mean=known.mean(axis=0), covariance=covariance), released
+
+
+def released_on_the_sphere(mask, vectors, **changes):
+    policy = build(mechanism="purkayastha", mask=mask, **({"rho": 1.2} | changes))
+    ids = list(range(len(vectors)))
+    return policy, policy.release(vectors, ids=ids, contents=[""] * len(ids), key=KEY).astype(float)
+
+
+def squared_error(found, vectors):
+    return ((found - vectors) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9, 1.2, 1.35])
+def test_the_read_out_of_directions_beats_releases_and_every_multiple_of_them(spherical, rho):
+    mask, vectors = spherical
+    _, raw = released_on_the_sphere(mask, vectors, rho=rho, read_out="none")
+    _, read = released_on_the_sphere(mask, vectors, rho=rho)
+    scale = (raw * vectors).sum() / (raw**2).sum()
+    best = squared_error(scale * raw, vectors)
+    assert squared_error(read, vectors) < 0.95 * best < squared_error(raw, vectors)
+    assert squared_error(read, vectors) < squared_error(mask.mean, vectors)
+
+
+def test_the_read_out_of_directions_is_the_best_linear_estimate(spherical):
+    mask, vectors = spherical
+    _, raw = released_on_the_sphere(mask, vectors, read_out="none")
+    _, read = released_on_the_sphere(mask, vectors)
+    design = np.column_stack([raw, np.ones(len(raw))])
+    fitted = design @ np.linalg.lstsq(design, vectors, rcond=None)[0]
+    assert squared_error(read, vectors) < 1.05 * squared_error(fitted, vectors)
+
+
+@pytest.mark.parametrize("changes", [{}, {"read_out": "none"}], ids=["wiener", "raw"])
+def test_whoever_undoes_a_direction_has_the_embedding_plus_the_noise_that_was_told(spherical, changes):
+    mask, vectors = spherical
+    policy, released = released_on_the_sphere(mask, vectors, **changes)
+    undone, public = policy.undo_read_out(released), policy.public_knowledge()
+    assert (undone * vectors).sum(axis=1).mean() == pytest.approx(1, abs=0.03)
+    assert squared_error(undone, vectors) == pytest.approx(public.noise_variance.sum(), rel=0.03)
+
+
 # The guarantee
 
 
@@ -351,6 +431,19 @@ def test_epsilon_euclidean_is_epsilon_in_the_least_noised_direction():
 def test_laplace_promises_one_epsilon_in_every_direction():
     guarantee = build(mechanism="laplace").guarantee()
     assert guarantee.epsilon_euclidean == guarantee.epsilon
+
+
+def test_gaussian_noise_promises_its_epsilon_but_for_delta(tmp_path):
+    policy = build(mechanism="gaussian", delta=1e-4)
+    policy.save(tmp_path)
+    for told in (policy.guarantee(), Policy.load(tmp_path).guarantee()):
+        assert told.delta == 1e-4 and told.rho == pytest.approx(1.5)
+    assert policy.epsilon < build(mechanism="gaussian", delta=1e-8).epsilon
+
+
+def test_gaussian_policies_written_before_delta_could_be_set_still_load(tmp_path):
+    dataclasses.replace(build(mechanism="gaussian"), delta=None).save(tmp_path)
+    assert Policy.load(tmp_path).guarantee().delta == 1e-6
 
 
 def test_no_mechanism_promises_nothing():
@@ -387,6 +480,16 @@ def test_a_mask_of_another_dimension_is_refused_naming_both():
 def test_a_strength_that_is_not_one_positive_number_is_refused(strength):
     with pytest.raises(SparseError, match=r"epsilon|rho"):
         build(**strength)
+
+
+def test_delta_of_another_mechanism_is_refused():
+    with pytest.raises(SparseError, match="delta belongs to 'gaussian'"):
+        build(delta=1e-6)
+
+
+def test_a_delta_under_which_epsilon_is_nothing_is_refused():
+    with pytest.raises(SparseError, match="smaller delta"):
+        build(mechanism="gaussian", rho=500, delta=0.5)
 
 
 @pytest.mark.parametrize("changes", [{"read_out": "magic"}, {"mechanism": "magic"}])

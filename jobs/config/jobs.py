@@ -1,0 +1,265 @@
+"""The configuration of each job."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from jobs.config.inputs import ConceptConfig, EncoderConfig, InputConfig, SplitConfig, StorageConfig
+from jobs.config.release import (
+    BudgetConfig,
+    ChunkConfig,
+    KeyConfig,
+    LimitsConfig,
+    MaskTrainingConfig,
+    OutputConfig,
+    ProtectionConfig,
+    TrackingConfig,
+    WeightedMask,
+    WorkersConfig,
+)
+from jobs.config.section import Positive, Section
+from sparse_core.attacks import ATTACKS
+from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+
+
+class ClassificationUtility(Section):
+    """Utility as classification: logistic regression on the vectors."""
+
+    task: Literal["classification"] = "classification"
+    """Name of the task."""
+    label: str
+    """Column with the class of each record."""
+    min_class_size: Annotated[int, Field(gt=1)] = 20
+    """Classes with fewer training records are left out."""
+    samples_per_label: Annotated[int, Field(gt=0)] | None = None
+    """Training records per class in each of ten experiments, as in MTEB (8 there); null trains once on all."""
+
+
+class Compared(Section):
+    """One protection to attack: an existing release, or one to simulate with a key drawn for the audit."""
+
+    name: str
+    """Row in the table."""
+    release: str | None = None
+    """Output directory of a privatize job, whose published vectors and policy are taken."""
+    protection: ProtectionConfig | None = None
+    """Protection to simulate instead."""
+    mask: str | None = None
+    """Mask directory for the simulated protection; a read-out needs one too."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.release is None) == (self.protection is None):
+            raise ValueError("give exactly one of release and protection")
+        if self.release is not None and self.mask is not None:
+            raise ValueError("a release brings its own mask; leave mask out")
+        if self.protection is not None and self.mask is None:
+            _refuse_missing_mask(self.protection)
+        return self
+
+
+class JobConfig(Section):
+    """What every job has."""
+
+    output: str
+    """Directory to write to."""
+    tracking: TrackingConfig = TrackingConfig()
+    storage: StorageConfig = StorageConfig()
+
+
+class TrainMaskConfig(JobConfig):
+    """Learn which directions of an embedding carry a concept."""
+
+    input: InputConfig
+    concept: ConceptConfig
+    encoder: EncoderConfig = EncoderConfig()
+    mask: MaskTrainingConfig = MaskTrainingConfig()
+    split: SplitConfig | None = SplitConfig()
+
+    @model_validator(mode="after")
+    def _texts(self) -> Self:
+        _refuse_vectors(self.input)
+        return self
+
+
+class PrivatizeConfig(JobConfig):
+    """Embed and protect a corpus with Ray Data."""
+
+    input: InputConfig
+    passthrough: tuple[str, ...] = ()
+    """Input columns to copy into the output. The text is not copied unless it is named here."""
+    dataset: OutputConfig = OutputConfig()
+    chunk: ChunkConfig | None = None
+    """Cut long texts into chunks, each a record 'id#n' with columns parent and chunk; null encodes the start of each
+    text and counts those it cut off."""
+    encoder: EncoderConfig | Literal["none"] = EncoderConfig()
+    """The model; 'none' where input.embedding names a column of vectors computed already."""
+    mask: str | Annotated[tuple[WeightedMask, ...], Field(min_length=1)] | None = None
+    """Mask directory, as written by train_mask; or a list of {path, weight}, to hide several concepts at once."""
+    protection: ProtectionConfig
+    key: KeyConfig = KeyConfig()
+    budget: BudgetConfig = BudgetConfig()
+    limits: LimitsConfig = LimitsConfig()
+    workers: WorkersConfig = WorkersConfig()
+
+    @model_validator(mode="after")
+    def _mask_where_needed(self) -> Self:
+        if self.mask is None:
+            _refuse_missing_mask(self.protection)
+        return self
+
+    @model_validator(mode="after")
+    def _an_encoder_or_vectors(self) -> Self:
+        _refuse_encoder_beside_vectors(self.encoder, self.input)
+        return self
+
+    @model_validator(mode="after")
+    def _unit_vectors_where_needed(self) -> Self:
+        if self.encoder == "none":
+            if self.chunk is not None:
+                raise ValueError("chunk cuts texts; where vectors are stored there is none, leave it out")
+            return self
+        _refuse_off_the_sphere(self.protection.mechanism, self.protection.rho, self.encoder)
+        if not self.encoder.normalize and self.protection.rho is not None and self.protection.embedding_norm is None:
+            raise ValueError(
+                "protection.rho is relative to the norm of the embeddings, which is not 1 with encoder.normalize "
+                "false; state their median norm in protection.embedding_norm, or give epsilon"
+            )
+        return self
+
+
+class AuditConfig(JobConfig):
+    """Attack protected vectors and measure what they are still good for."""
+
+    input: InputConfig
+    concept: ConceptConfig
+    encoder: EncoderConfig = EncoderConfig()
+    split: SplitConfig = SplitConfig()
+    compare: Annotated[tuple[Compared, ...], Field(min_length=1)]
+    """Protections to compare, one row each."""
+    attacks: Annotated[tuple[Literal[tuple(sorted(ATTACKS))], ...], Field(min_length=1)] = tuple(sorted(ATTACKS))
+    """Attacks to run; the headline leakage is the highest of them."""
+    min_token_count: Annotated[int, Field(gt=0)] = 5
+    """Concept tokens seen in fewer training records are not attacked: nobody could learn them."""
+    utility: ClassificationUtility | None = None
+    """Task that the vectors should still be good for; null measures none."""
+    seed: int = 0
+    """Seed of attackers and intervals."""
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        _refuse_vectors(self.input)
+        names = [c.name for c in self.compare]
+        if len(set(names)) < len(names):
+            raise ValueError("names in compare must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _unit_vectors_where_needed(self) -> Self:
+        for compared in self.compare:
+            if compared.protection is not None:
+                _refuse_off_the_sphere(compared.protection.mechanism, compared.protection.rho, self.encoder)
+        return self
+
+
+class QueryConfig(JobConfig):
+    """Turn trusted queries into vectors to search a release with. Queries are not protected: keep them to yourself."""
+
+    release: str
+    """Output directory of a privatize job, which is to be searched."""
+    input: InputConfig
+    passthrough: tuple[str, ...] = ()
+    """Input columns to copy beside the query vectors."""
+    encoder: EncoderConfig | Literal["none"] = EncoderConfig()
+    """The model of the release, with the prompt it wants for queries; 'none' where input.embedding names vectors."""
+    tracking: TrackingConfig = TrackingConfig(enabled=False)
+
+    @model_validator(mode="after")
+    def _an_encoder_or_vectors(self) -> Self:
+        _refuse_encoder_beside_vectors(self.encoder, self.input)
+        return self
+
+
+class QuickstartProtection(Section):
+    """One row of the quickstart's table."""
+
+    name: str
+    """Row in the table."""
+    mechanism: Literal[MECHANISMS]
+    """Noise law."""
+    mask: str | None = None
+    """Name of one of `masks`, for the mechanism mahalanobis."""
+
+
+class QuickstartConfig(JobConfig):
+    """Learn masks, privatize a corpus and audit the result, in one go."""
+
+    input: InputConfig
+    passthrough: tuple[str, ...] = ()
+    """Input columns to copy into the release."""
+    concept: ConceptConfig
+    encoder: EncoderConfig = EncoderConfig()
+    split: SplitConfig = SplitConfig()
+    masks: dict[str, MaskTrainingConfig]
+    """Masks to learn, by name."""
+    rho: Positive
+    """Noise-to-signal of every protection compared."""
+    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    """Share of the noise variance spread evenly over all directions."""
+    compare: Annotated[tuple[QuickstartProtection, ...], Field(min_length=1)]
+    """Protections to compare, at equal rho and with the same read-out."""
+    release: str
+    """Name of the protection that the corpus is published under."""
+    attacks: Annotated[tuple[Literal[tuple(sorted(ATTACKS))], ...], Field(min_length=1)] = tuple(sorted(ATTACKS))
+    """Attacks to run."""
+    min_token_count: Annotated[int, Field(gt=0)] = 5
+    """Concept tokens seen in fewer training records are not attacked."""
+    utility: ClassificationUtility | None = None
+    """Task that the vectors should still be good for."""
+    key: KeyConfig = KeyConfig()
+    workers: WorkersConfig = WorkersConfig()
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        rows = {row.name: row for row in self.compare}
+        if self.release not in rows:
+            raise ValueError(f"release {self.release!r} is not one of compare: {', '.join(rows)}")
+        for row in self.compare:
+            _refuse_off_the_sphere(row.mechanism, self.rho, self.encoder)
+            if (row.mechanism == "mahalanobis") != (row.mask is not None):
+                raise ValueError(f"row {row.name!r}: a mask belongs to the mechanism mahalanobis, and only to it")
+            if row.mask is not None and row.mask not in self.masks:
+                raise ValueError(f"row {row.name!r}: there is no mask {row.mask!r} in masks: {', '.join(self.masks)}")
+        return self
+
+
+def _refuse_missing_mask(protection: ProtectionConfig) -> None:
+    if protection.mechanism == "mahalanobis":
+        raise ValueError("mechanism 'mahalanobis' needs a mask; name one in mask")
+    if protection.read_out == "wiener" and protection.mechanism != "none":
+        raise ValueError("read_out 'wiener' needs a mask, whose mean and covariance it uses; name one in mask, or none")
+
+
+def _refuse_vectors(source: InputConfig) -> None:
+    if source.embedding is not None:
+        raise ValueError("a concept is found in texts; name their column in input.text instead of input.embedding")
+
+
+def _refuse_encoder_beside_vectors(encoder: EncoderConfig | str, source: InputConfig) -> None:
+    if (encoder == "none") != (source.embedding is not None):
+        raise ValueError("encoder 'none' and input.embedding go together: name the column, and take no encoder")
+
+
+def _refuse_off_the_sphere(mechanism: str, rho: float | None, encoder: EncoderConfig) -> None:
+    if mechanism != "purkayastha":
+        return
+    if not encoder.normalize:
+        raise ValueError("mechanism 'purkayastha' protects vectors of norm 1; set encoder.normalize to true")
+    if rho is not None and rho >= math.sqrt(2):
+        raise ValueError(
+            f"mechanism 'purkayastha' publishes directions, and rho {rho:g} is more than random ones have; "
+            "choose a rho below 1.41"
+        )

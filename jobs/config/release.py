@@ -1,0 +1,184 @@
+"""Sections on what is made and written: mask, protection, key, budget, dataset, limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from jobs.config.section import Positive, Section, Share
+from sparse_core.concepts import REMOVALS
+from sparse_core.masks import BASES, DEFAULT_BASIS, DEFAULT_PENALTY, WHITEBOX_BASES
+from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+
+
+class MaskTrainingConfig(Section):
+    """How a mask is learned."""
+
+    basis: Literal[(*BASES, *WHITEBOX_BASES)] = DEFAULT_BASIS
+    """Directions the mask speaks about: 'coordinate' as in the paper, or a subspace found from the concept. 'whitebox'
+    masks the coordinates, 'whitebox-label' the directions, that an attacker trained here reads (extra 'whitebox')."""
+    directions: Annotated[int, Field(gt=0)] | None = None
+    """Most concept directions a subspace basis may have; null keeps all that the data show."""
+    penalty: Annotated[float, Field(ge=0)] = DEFAULT_PENALTY
+    """Lambda, the weight of the L0 penalty: larger closes more gates."""
+    removal: Literal[REMOVALS] = "delete"
+    """How the concept is taken out of a sentence to make D-."""
+    contexts: Annotated[int, Field(gt=0)] = 8
+    """Sentences that the concept's values are put into, for the basis 'substitution'."""
+    max_values: Annotated[int, Field(gt=1)] = 200
+    """Most values to put in: listed terms first, then the most frequent found."""
+    epochs: Annotated[int, Field(gt=0)] = 100
+    """Most passes over the pairs; training stops early when nothing moves."""
+    learning_rate: Positive = 1e-3
+    """Adam step of the classifier."""
+    gate_learning_rate: Positive = 0.05
+    """Adam step of the gates."""
+    share: Share | None = None
+    """For a whitebox basis: how much of what the attacker reads to cover, as a share of its attributions; null takes
+    0.9 of coordinates and 0.5 of label directions."""
+    min_token_count: Annotated[int, Field(gt=0)] = 5
+    """For a whitebox basis: concept tokens in fewer training records are not attributed, as nobody could learn them."""
+    seed: int = 0
+    """Seed of everything drawn in training."""
+
+    @property
+    def whitebox(self) -> bool:
+        """Whether the mask is made from an attacker's attributions instead of learned."""
+        return self.basis in WHITEBOX_BASES
+
+    @model_validator(mode="after")
+    def _only_what_counts(self) -> Self:
+        idle = self.model_fields_set & (_OF_LEARNING if self.whitebox else _OF_WHITEBOX)
+        if idle:
+            kind = f"basis {self.basis!r}" if self.whitebox else "a basis other than " + " and ".join(WHITEBOX_BASES)
+            raise ValueError(f"{', '.join(sorted(idle))} would have no effect with {kind}; leave out")
+        return self
+
+
+_OF_WHITEBOX = {"share", "min_token_count"}
+_OF_LEARNING = set(MaskTrainingConfig.model_fields) - _OF_WHITEBOX - {"basis", "seed"}
+
+
+class ProtectionConfig(Section):
+    """The noise and the read-out."""
+
+    mechanism: Literal[MECHANISMS] = "mahalanobis"
+    """Noise law; 'mahalanobis' is shaped by the mask, 'laplace' is the same in every direction."""
+    epsilon: Positive | None = None
+    """Privacy parameter in the mechanism's own metric. Give this or rho."""
+    rho: Positive | None = None
+    """Noise-to-signal: median noise norm over median embedding norm. Give this or epsilon."""
+    embedding_norm: Positive | None = None
+    """Median norm of the embeddings, which rho refers to; to be given where they are not normalised to 1."""
+    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    """Share of the noise variance spread evenly over all directions: protects what lies outside the mask."""
+    read_out: Literal["wiener", "none"] = "wiener"
+    """Post-processing with public quantities that restores utility at no privacy cost."""
+    unit_norm: bool = False
+    """Scale published vectors to norm 1, for consumers that use inner products."""
+    delta: Share | None = None
+    """For 'gaussian' only: the probability that its epsilon may fail with; null takes 1e-6."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As `Policy.build` takes them."""
+        return self.model_dump() | {"embedding_norm": self.embedding_norm or 1.0}
+
+    @model_validator(mode="after")
+    def _one_strength(self) -> Self:
+        given = (self.epsilon is not None) + (self.rho is not None)
+        if given != (self.mechanism != "none"):
+            wanted = "neither epsilon nor rho" if self.mechanism == "none" else "exactly one of epsilon and rho"
+            raise ValueError(f"mechanism {self.mechanism!r} takes {wanted}")
+        return self
+
+    @model_validator(mode="after")
+    def _delta_where_it_belongs(self) -> Self:
+        if self.delta is not None and self.mechanism != "gaussian":
+            raise ValueError(f"delta belongs to the mechanism 'gaussian'; {self.mechanism!r} has none, leave it out")
+        return self
+
+
+class WeightedMask(Section):
+    """One of several masks."""
+
+    path: str
+    """Mask directory."""
+    weight: Positive = 1.0
+    """Its share of the noise, relative to the others."""
+
+
+class KeyConfig(Section):
+    """Where the secret key of the noise comes from. The key itself never stands in a configuration."""
+
+    file: str | None = None
+    """Key file, readable by its owner only; 'sparse key new FILE' writes one."""
+    environment: str | None = "SPARSE_KEY"
+    """Environment variable that holds the key in hex or base64; used if no file is named."""
+    ephemeral: bool = False
+    """Draw a key for this run and forget it. For demonstrations: re-runs publish fresh noise, which averages away."""
+
+
+class TrackingConfig(Section):
+    """MLflow."""
+
+    enabled: bool = True
+    """Whether to record runs at all."""
+    uri: str | None = None
+    """Tracking URI; null keeps a SQLite store at <output>/mlflow.db."""
+    experiment: str = "sparse"
+    """MLflow experiment."""
+
+
+class BudgetConfig(Section):
+    """What a record may spend over all its releases."""
+
+    max_epsilon_per_record: Positive | None = None
+    """Most a record may have spent, in epsilon_euclidean; a run that would exceed it is refused before it starts."""
+    include: tuple[str, ...] = ()
+    """Output directories with earlier releases of the same records, whose ledgers count, as do those they include."""
+
+
+class LimitsConfig(Section):
+    """When to stop."""
+
+    duplicate_ids: Literal["quarantine", "fail"] = "quarantine"
+    """What to do with rows whose id stands in an earlier row: quarantine them, or refuse to start."""
+    max_quarantined: Annotated[float, Field(ge=0)] | None = None
+    """Stop once more rows than this are quarantined: a share of the rows if below 1, else a count."""
+
+
+class WorkersConfig(Section):
+    """Ray."""
+
+    actors: Annotated[int, Field(gt=0)] | None = None
+    """Actors that encode and protect; null takes one per GPU, or one per CPU core."""
+    address: str | None = None
+    """Address of a running Ray cluster; null starts one on this machine and stops it afterwards."""
+
+
+class OutputConfig(Section):
+    """The dataset that is published: its table format and the precision of its vectors."""
+
+    format: Literal["parquet", "delta", "lance"] = "parquet"
+    """Parquet files; or the same files as a Delta Lake table (extra 'delta'); or a Lance dataset (extra 'lance')."""
+    precision: Literal["float32", "float16", "int8"] = "float32"
+    """Numbers the vectors are stored as. Rounding comes after the noise, so the guarantee does not depend on it."""
+    row_group_rows: Annotated[int, Field(gt=0)] = 8192
+    """Rows of a row group; what a writer holds in memory, and what a reader can skip."""
+
+    @model_validator(mode="after")
+    def _known_to_the_format(self) -> Self:
+        if self.format == "delta" and self.precision == "float16":
+            raise ValueError("Delta Lake has no 16-bit floats; take precision float32 or int8, or format parquet")
+        return self
+
+
+class ChunkConfig(Section):
+    """Long texts as several records, so that nothing is cut off. Needs the extra 'chunk'."""
+
+    tokens: Annotated[int, Field(gt=0)] = 256
+    """Most tokens of a chunk, special ones included; the encoder must read as many."""
+    overlap: Annotated[int, Field(ge=0)] = 32
+    """Most tokens that a chunk repeats from the one before."""

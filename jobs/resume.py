@@ -1,0 +1,85 @@
+"""What binds an output directory to one release, and which units of it are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from jobs import storage
+from sparse_core.errors import SparseError
+from sparse_core.policy import Policy
+
+UNITS = "_units"
+_BOUND = {
+    "policy_hash": "another policy",
+    "key_identifier": "another key",
+    "source_fingerprint": "another input, or its files have changed",
+    "passthrough": "other passthrough columns",
+    "dataset": "another dataset section",
+    "chunk": "another chunk section",
+    "counted": "another budget.include",
+}
+
+
+def done_units(output: str, claim: dict) -> dict[str, dict]:
+    """The records of the units that earlier runs have finished, by unit.
+
+    Parameters
+    ----------
+    output : str
+    claim : dict
+        What this run would bind the directory to; its policy may not be known yet.
+
+    Raises
+    ------
+    SparseError
+        If it is bound otherwise.
+    """
+    found = storage.read_json(storage.join(output, "claim.json"))
+    if found is None:
+        return {}
+    for name, told in _BOUND.items():
+        if found.get(name) != claim[name] and not (name == "policy_hash" and claim[name] is None):
+            raise SparseError(
+                f"output: {output} already holds a release of {told} ({name} {found.get(name)!r} there, "
+                f"{claim[name]!r} here). Choose another output directory."
+            )
+    units = storage.join(output, UNITS)
+    if not storage.exists(units):
+        return {}
+    fs, path = storage.filesystem(units)
+    # A killed run may leave half a record under a temporary name.
+    records = [storage.read_json(fs.unstrip_protocol(name)) for name in fs.find(path) if name.endswith(".json")]
+    return {record["unit"]: record for record in records}
+
+
+def write_claim(output: str, claim: dict, policy: Policy) -> None:
+    """Bind an output directory, and write the policy that actors read there."""
+    url = storage.join(output, "claim.json")
+    found = storage.read_json(url)
+    if found is None:
+        with storage.upload_directory(storage.join(output, "policy")) as local:
+            policy.save(local)
+    # An actor that cannot load it would be started again and again.
+    with storage.local_directory(storage.join(output, "policy")) as local:
+        Policy.load(local)
+    if found != claim:
+        storage.write_json(url, claim)
+
+
+def sweep(output: str, folders: Iterable[str]) -> None:
+    """Take away the temporary files that killed processes have left locally; on object storage they leave none."""
+    fs, path = storage.filesystem(output)
+    if not isinstance(fs, LocalFileSystem):
+        return
+    for folder in folders:
+        for left in Path(path, folder).rglob(".*"):
+            if left.is_file():
+                left.unlink(missing_ok=True)
+
+
+def finished(output: str) -> bool:
+    """Whether a run has committed everything."""
+    return all(storage.exists(storage.join(output, name)) for name in ("manifest.json", "summary.json"))

@@ -1,0 +1,89 @@
+"""Finding out what is there, and early that storage will not serve."""
+
+from __future__ import annotations
+
+import glob
+import re
+from contextlib import suppress
+
+import botocore.exceptions as boto
+import fsspec
+
+from jobs.storage.errors import code_of, explained, is_transient
+from jobs.storage.options import configured, filesystem, join, s3_options
+
+_MAGIC = re.compile(r"[*?\[]")
+_PROBE_ATTEMPTS, _PROBE_SECONDS = 3, 5.0
+
+
+def exists(url: str) -> bool:
+    """Whether there is a file or folder."""
+    fs, path = filesystem(url)
+    with explained(url):
+        return fs.exists(path)
+
+
+def check(url: str, *, field: str | None = None, write: bool = False) -> None:
+    """Find out within seconds whether object storage will serve; a job that plans need not wait for many attempts.
+
+    Parameters
+    ----------
+    url : str
+    field : str, optional
+        Name of the setting that holds it.
+    write : bool
+        Also prove that objects may be written, by an upload that is begun and given up: it leaves nothing.
+
+    Raises
+    ------
+    SparseError
+        If there is no such bucket, no permission, no credentials or no connection. Not for a passing failure, which
+        the attempts of later requests get over, and not for local paths.
+    """
+    fs, path = filesystem(url)
+    if not _is_s3(fs):
+        return
+    config = configured()
+    timeouts = {
+        "connect_timeout": min(config.connect_timeout, _PROBE_SECONDS),
+        "read_timeout": min(config.read_timeout, 2 * _PROBE_SECONDS),
+        "retries": {"mode": "standard", "total_max_attempts": min(config.attempts, _PROBE_ATTEMPTS)},
+    }
+    probe = fsspec.filesystem("s3", **s3_options(config, **timeouts))
+    # s3fs would repeat what botocore has repeated.
+    probe.retries = 1
+    with explained(url, field=field, write=write):
+        try:
+            _try_to_list(probe, path, alone=write)
+            if write:
+                _try_to_write(probe, path)
+        except (OSError, boto.BotoCoreError, boto.ClientError) as error:
+            # Silence through all attempts is no passing failure; waiting as long as later requests do takes minutes.
+            if not is_transient(error) or isinstance(error, boto.ReadTimeoutError):
+                raise
+
+
+def _is_s3(fs: fsspec.AbstractFileSystem) -> bool:
+    return "s3" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def _try_to_list(fs: fsspec.AbstractFileSystem, path: str, *, alone: bool) -> None:
+    """List one object; who may not list may still read a named object, or write one (`alone`)."""
+    bucket, key, _ = fs.split_path(path)
+    folder = _MAGIC.split(key)[0].rpartition("/")[0] if glob.has_magic(key) else key.rstrip("/")
+    try:
+        fs.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1, Prefix=folder and folder + "/")
+    except PermissionError as error:
+        if code_of(error) != "AccessDenied":
+            raise
+        if not alone:
+            if not key or glob.has_magic(key):
+                raise
+            fs.call_s3("head_object", Bucket=bucket, Key=key)
+
+
+def _try_to_write(fs: fsspec.AbstractFileSystem, path: str) -> None:
+    bucket, key, _ = fs.split_path(join(path, ".write-test"))
+    upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+    with suppress(OSError, boto.BotoCoreError, boto.ClientError):
+        fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload["UploadId"])
