@@ -123,6 +123,12 @@ def _renamed_into_place(path: str) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(temporary)
         raise
+    # A power cut must not take the name back: what is written later says that this is there.
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def create_exclusive(url: str, content: bytes) -> bool:
