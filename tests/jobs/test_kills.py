@@ -172,6 +172,31 @@ def test_twenty_kills_leave_no_trace(corpus, undisturbed):
     assert len(kills) >= 20 and set(kills) == set(VICTIMS)
 
 
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_node_finishes_the_job(corpus, undisturbed, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    node = {"num_cpus": 2, "object_store_memory": 200 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        workers = [cluster.add_node(**node) for _ in range(2)]
+        cluster.wait_for_nodes()
+        output = corpus / "node-lost"
+        command = configured(corpus, output.name, workers={"actors": 4, "address": cluster.address})
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+            while _units(output) < 2:
+                assert job.poll() is None
+                time.sleep(0.05)
+            cluster.remove_node(workers[0], allow_graceful=False)
+            lost_after = _units(output)
+            job.communicate(timeout=180)
+        assert job.returncode == 0 and lost_after < _units(output)
+    finally:
+        cluster.shutdown()
+    check(corpus, output, undisturbed[0])
+
+
 def test_a_second_job_on_one_output_is_refused_while_the_first_runs(corpus):
     command = configured(corpus, "shared")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
