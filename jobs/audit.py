@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from jobs import outputs, sources, storage
+from jobs import sources, storage
 from jobs.cli import job_main
 from jobs.cluster import cpu_cores, one_thread_each
+from jobs.compared import UNKNOWN, Protected, check_encoder, planned_vectors, protect_all
 from jobs.config import AuditConfig, Compared
 from jobs.progress import console, steps
-from jobs.report import render_report, render_table
+from jobs.report import few_records, in_words, no_claim, render_report, render_table
+from jobs.similar_tokens import attack_groups, choose_groups
 from jobs.stages import (
     RememberingEncoder,
     Roles,
@@ -22,13 +23,12 @@ from jobs.stages import (
     divide,
     find_concept,
     refuse_missing_entity_model,
-    usable_vectors,
 )
+from jobs.stored_vectors import displacement, read_vectors, turned_back
 from jobs.summary import ProtectionRow, Summary
 from jobs.tracking import tracked
 from sparse_core.attacks import (
     AttackResult,
-    PublicKnowledge,
     build_attack,
     check_enough_records,
     headline,
@@ -36,12 +36,8 @@ from sparse_core.attacks import (
     run_attack,
 )
 from sparse_core.concepts import Concept, concept_tokens
-from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 from sparse_core.evaluation import TokenLabels, UtilityResult, classification, token_labels
-from sparse_core.masks import Mask
-from sparse_core.noise import Key
-from sparse_core.policy import Policy
 
 CONFIG = AuditConfig
 
@@ -52,6 +48,7 @@ class Plan:
 
     source: sources.Source
     concept: Concept
+    vectors: dict[str, sources.Source]
     lines: tuple[str, ...]
 
 
@@ -62,29 +59,27 @@ def plan(config: AuditConfig) -> Plan:
     source = sources.plan(config.input, columns=columns)
     concept = config.concept.build()
     refuse_missing_entity_model(concept, config.input)
-    if config.input.id is None and any(compared.release for compared in config.compare):
-        raise SparseError("input.id: auditing a release needs ids to match texts with published vectors.")
-    for compared in config.compare:
-        if compared.release is not None and not storage.exists(storage.join(compared.release, "manifest.json")):
-            raise SparseError(
-                f"compare {compared.name!r}: {compared.release} is not a finished release; it has no manifest.json."
-            )
-        if compared.mask is not None:
-            # Building with the mask's own encoder proves that the parts fit before the model is loaded.
-            _simulated_policy(compared, None)
+    vectors = planned_vectors(config)
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
     return Plan(
         source,
         concept,
+        vectors,
         (
             f"read        {rows} rows of {config.input.shown_path}",
             f"concept     {concept!r}",
-            *(f"compare     {c.name}: {c.release or c.protection.mechanism}" for c in config.compare),
+            *(f"compare     {c.name}: {_shown(c)}" for c in config.compare),
             f"attacks     {', '.join(config.attacks)}",
             f"utility     {'none' if config.utility is None else f'{config.utility.task} of {config.utility.label}'}",
             f"write       {config.output}/summary.json, {config.output}/report.md",
         ),
     )
+
+
+def _shown(compared: Compared) -> str:
+    if compared.vectors is not None:
+        return f"vectors of {compared.vectors.shown_path}, policy {compared.policy or 'unknown'}"
+    return compared.release or compared.kind
 
 
 @dataclass(frozen=True)
@@ -97,20 +92,6 @@ class Material:
     train: np.ndarray
     test: np.ndarray
     classes: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Protected:
-    """One protection and its published vectors, row by row those of the material.
-
-    `noised` is what attackers make of them by undoing the read-out, and `public` what they know besides.
-    """
-
-    name: str
-    policy: Policy
-    published: np.ndarray
-    noised: np.ndarray
-    public: PublicKnowledge
 
 
 def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False) -> Summary:
@@ -128,94 +109,58 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
     spans = find_concept(corpus, planned.concept, config.input)
     concept_of = [concept_tokens(text, found) for text, found in zip(corpus.texts, spans, strict=True)]
     roles = divide(corpus.texts, config.split)
-    _refuse_few(config, concept_of, roles)
+    stored = read_vectors(config, planned.vectors, corpus.ids)
+    present = np.all([np.ones(len(corpus.ids), bool), *(found.present for found in stored.values())], axis=0)
+    if warning := few_records(_refuse_few(config, concept_of, roles, present)):
+        console.print(warning, highlight=False, soft_wrap=True)
     encoder = encoder or RememberingEncoder.load(config.encoder)
+    check_encoder(config, planned.vectors, encoder.spec)
     with tracked(config, summary) as tracking:
         with summary.timed("encode"):
             vectors = encoder.encode(corpus.texts, title="Encoding the corpus")
         summary.rows_in = len(corpus.texts) + sum(corpus.quarantined.values())
         summary.quarantined = dict(corpus.quarantined)
         with summary.timed("protect"):
-            protected, kept = _protect_all(config, corpus, vectors, encoder)
+            protected, kept = protect_all(config, corpus, spans, vectors, stored, encoder, attackers=roles.attack)
         material = _material(config, corpus, concept_of, roles, vectors, kept)
         summary.rows_out = len(material.ids)
         with summary.timed("attack"), steps("Attacking") as advance:
             attacks = _attack_all(config, protected, material, advance)
+        groups = {}
+        if config.similar_tokens:
+            with summary.timed("similar_tokens"):
+                groups = _attack_groups(config, corpus, concept_of, protected, material, kept, encoder)
         with summary.timed("utility"), steps("Measuring utility"):
             summary.protections = [_row(config, row, material, attacks[row.name]) for row in protected]
-        summary.details = _details(material, attacks) | {"fingerprints": {"data": planned.source.fingerprint}}
-        if len(protected) == 1:
+        summary.details = _details(material, attacks, groups) | {"fingerprints": {"data": planned.source.fingerprint}}
+        if len(protected) == 1 and protected[0].policy is not None:
             summary.policy_hash = protected[0].policy.hash
-        report = render_report(summary, planned.concept.name, [row.policy for row in protected])
+        promises = [
+            no_claim(row.compared) if row.policy is None else in_words(figures, row.policy)
+            for row, figures in zip(protected, summary.protections, strict=True)
+        ]
+        report = render_report(summary, planned.concept.name, promises)
         storage.write_bytes(storage.join(config.output, "report.md"), report.encode())
         summary.write(config.output)
         tracking.log_text(report, "report.md")
     console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
+    if warning := few_records(summary.details["concept_test_records"]):
+        console.print(warning, highlight=False, soft_wrap=True)
     console.print(f"Report: {config.output}/report.md", highlight=False, soft_wrap=True)
     return summary
 
 
-def _protect_all(
-    config: AuditConfig, corpus: sources.Corpus, vectors: np.ndarray, encoder: RememberingEncoder
-) -> tuple[list[Protected], np.ndarray]:
-    """Every protection's vectors, and the rows that all of them have."""
-    kept = usable_vectors(vectors)
-    releases = {c.name: _read_release(c, corpus.ids, config) for c in config.compare if c.release is not None}
-    for present, _ in releases.values():
-        kept &= present
-    rows = np.flatnonzero(kept)
-    if len(rows) == 0:
-        raise SparseError("compare: no record of input.path has a usable vector in every release.")
-    key = Key.ephemeral()
-    protected = []
-    for compared in config.compare:
-        if compared.release is not None:
-            with storage.local_directory(storage.join(compared.release, "policy")) as local:
-                policy = Policy.load(local, encoder=encoder.spec, exact=False)
-            published = releases[compared.name][1][rows]
-        else:
-            policy = _simulated_policy(compared, encoder.spec)
-            published = policy.release(
-                vectors[rows],
-                ids=[corpus.ids[row] for row in rows],
-                contents=[corpus.texts[row] for row in rows],
-                key=key,
-            )
-        noised, public = policy.undo_read_out(published), policy.public_knowledge()
-        protected.append(Protected(compared.name, policy, published, noised, public))
-    return protected, kept
-
-
-def _simulated_policy(compared: Compared, spec: EncoderSpec | None) -> Policy:
-    """The policy to simulate, for an encoder or for the one that the mask was learned for."""
-    mask = None
-    if compared.mask is not None:
-        with storage.local_directory(compared.mask) as local:
-            mask = Mask.load(local, encoder=spec)
-    return Policy.build(encoder=spec or mask.info.encoder, mask=mask, **compared.protection.settings)
-
-
-def _read_release(compared: Compared, ids: list, config: AuditConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Which ids a release holds, and their published vectors in the order of ``ids``."""
-    read = list(outputs.read_published(compared.release, columns=[config.input.id]))
-    published = np.concatenate([vectors for _, vectors in read]) if read else np.zeros((1, 0), np.float32)
-    published_ids = [record for table, _ in read for record in table[config.input.id].to_pylist()]
-    # An id published twice does not tell which vector belongs to which text: such records are left out.
-    repeated = {record for record, count in Counter(published_ids).items() if count > 1}
-    row_of = {record: row for row, record in enumerate(published_ids) if record not in repeated}
-    rows = np.array([row_of.get(record, -1) for record in ids])
-    if (rows < 0).all():
-        raise SparseError(
-            f"compare {compared.name!r}: none of the ids of input.path is in {compared.release}. "
-            "Is it a release of another corpus?"
-        )
-    return rows >= 0, published[np.maximum(rows, 0)]
-
-
-def _refuse_few(config: AuditConfig, concept_of: list, roles: Roles) -> None:
-    """Refuse a corpus too small to attack before anything is encoded."""
-    tokens = token_labels(concept_of, train=roles.attack, min_count=config.min_token_count)
-    check_enough_records(int(tokens.labels[roles.test].any(axis=1).sum()))
+def _refuse_few(config: AuditConfig, concept_of: list, roles: Roles, present: np.ndarray) -> int:
+    """Refuse a corpus too small to attack before anything is encoded; otherwise, how many records will be attacked."""
+    rows = np.flatnonzero(present)
+    train, test = (np.flatnonzero(np.isin(rows, role)) for role in (roles.attack, roles.test))
+    for role, found in (("attackers are to know", train), ("are to be attacked", test)):
+        if len(found) == 0:
+            raise SparseError(f"compare: none of the records that {role} has a vector in every row of the table.")
+    tokens = token_labels([concept_of[row] for row in rows], train=train, min_count=config.min_token_count)
+    n_records = int(tokens.labels[test].any(axis=1).sum())
+    check_enough_records(n_records)
+    return n_records
 
 
 def _material(
@@ -266,38 +211,69 @@ def _attack_all(
 def _attack(
     config: AuditConfig, name: str, row: Protected, material: Material, control: AttackResult | None
 ) -> AttackResult:
-    return run_attack(
-        build_attack(name),
-        unprotected=material.vectors,
-        protected=row.noised,
-        labels=material.tokens.labels,
+    """One attack; where attackers have to guess what was done to the vectors, with the guess that serves it best."""
+    results = []
+    for public in row.knowledge:
+        results.append(
+            run_attack(
+                build_attack(name),
+                unprotected=material.vectors,
+                protected=row.noised,
+                labels=material.tokens.labels,
+                train=material.train,
+                test=material.test,
+                public=public,
+                seed=config.seed,
+                control=control,
+            )
+        )
+        control = results[0] if control is None else control
+    return max(results, key=lambda result: result.protected.value)
+
+
+def _attack_groups(
+    config: AuditConfig,
+    corpus: sources.Corpus,
+    concept_of: list,
+    protected: list[Protected],
+    material: Material,
+    kept: np.ndarray,
+    encoder: RememberingEncoder,
+) -> dict:
+    rows = np.flatnonzero(kept)
+    groups = choose_groups(
+        [corpus.texts[row] for row in rows],
+        [concept_of[row] for row in rows],
+        targets=material.tokens.vocabulary,
+        target_labels=material.tokens.labels,
         train=material.train,
         test=material.test,
-        public=row.public,
+        min_count=config.min_token_count,
+        encoder=encoder,
         seed=config.seed,
-        control=control,
+    )
+    return attack_groups(
+        protected, material.vectors, groups, train=material.train, test=material.test, seed=config.seed
     )
 
 
 def _row(config: AuditConfig, row: Protected, material: Material, results: list[AttackResult]) -> ProtectionRow:
     strongest = headline(results)
     utility = _utility(config, row.published, material)
-    found = reidentification(
-        row.noised[material.test],
-        material.vectors[material.test],
-        public=row.public,
-        generator=np.random.default_rng([config.seed, 3]),
-    )
-    norms = np.median(np.linalg.norm(material.vectors, axis=1))
-    guarantee = row.policy.guarantee(embedding_norm=float(norms))
-    noised = row.policy.mechanism != "none"
+    norm = float(np.median(np.linalg.norm(material.vectors, axis=1)))
+    guarantee = None if row.policy is None else row.policy.guarantee(embedding_norm=norm)
+    if guarantee is not None:
+        rho = guarantee.rho
+    else:
+        rho = displacement(row.noised, material.vectors) / norm if row.protection == UNKNOWN else 0.0
+    claimed = guarantee is not None and row.policy.mechanism != "none"
     return ProtectionRow(
         name=row.name,
-        protection=row.policy.mechanism,
-        basis=row.policy.basis_name,
-        epsilon=guarantee.epsilon if noised else None,
-        epsilon_euclidean=guarantee.epsilon_euclidean if noised else None,
-        rho=guarantee.rho,
+        protection=row.protection,
+        basis=row.basis,
+        epsilon=guarantee.epsilon if claimed else None,
+        epsilon_euclidean=guarantee.epsilon_euclidean if claimed else None,
+        rho=rho,
         leakage=strongest and strongest.protected.value,
         leakage_low=strongest and strongest.protected.low,
         leakage_high=strongest and strongest.protected.high,
@@ -306,11 +282,28 @@ def _row(config: AuditConfig, row: Protected, material: Material, results: list[
         utility_low=utility and utility.low,
         utility_high=utility and utility.high,
         utility_task=utility and f"{utility.task} {utility.metric}",
-        reidentification=found.top1.value,
+        reidentification=_reidentified(config, row, material),
         confidence=strongest and strongest.confidence,
         leakage_unprotected=strongest and strongest.unprotected.value,
         leakage_floor=strongest and strongest.floor.value,
         leakage_normalized=strongest and strongest.leakage_normalized.value,
+    )
+
+
+def _reidentified(config: AuditConfig, row: Protected, material: Material) -> float:
+    """Share of test records found again; without a policy also by whoever works out how the vectors were turned."""
+    seen = [(row.noised[material.test], public) for public in row.knowledge]
+    if row.policy is None:
+        turned = turned_back(row.noised, material.vectors, known=material.train)
+        seen.append((turned[material.test], None))
+    return max(
+        reidentification(
+            vectors,
+            material.vectors[material.test],
+            public=public,
+            generator=np.random.default_rng([config.seed, 3]),
+        ).top1.value
+        for vectors, public in seen
     )
 
 
@@ -334,10 +327,11 @@ def _utility(config: AuditConfig, published: np.ndarray, material: Material) -> 
     )
 
 
-def _details(material: Material, attacks: dict[str, list[AttackResult]]) -> dict:
+def _details(material: Material, attacks: dict[str, list[AttackResult]], groups: dict) -> dict:
     return {
         "train_records": len(material.train),
         "test_records": len(material.test),
+        "concept_test_records": int(material.tokens.labels[material.test].any(axis=1).sum()),
         "tokens_attacked": len(material.tokens.vocabulary),
         "tokens_coverage": material.tokens.coverage,
         "attacks": {
@@ -354,6 +348,7 @@ def _details(material: Material, attacks: dict[str, list[AttackResult]]) -> dict
             }
             for name, results in attacks.items()
         },
+        "token_groups": groups,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import logging
 import sys
 import textwrap
@@ -20,6 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
+        return 0
+    if arguments[0] == "--version":
+        print(f"sparse-embeddings {importlib.metadata.version('sparse-embeddings')}")
         return 0
     name, *rest = arguments
     try:
@@ -60,7 +64,7 @@ def _run_job(name: str, arguments: list[str]) -> int:
     parser.add_argument(
         "overrides", nargs="*", metavar="field=value", help="override a field, such as output=/data/out"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s"
     )

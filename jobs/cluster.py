@@ -35,6 +35,7 @@ def ray_session(config: WorkersConfig, *, verbose: bool) -> Iterator[None]:
         ray.init(address=address, **quiet)
     else:
         ray.init(
+            address="local",
             num_cpus=(config.actors or cpu_cores()) + _SPARE_CPUS,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,

@@ -72,8 +72,11 @@ def inspect(dataset: str, *, checksums: bool = False) -> dict:
     if manifest and manifest["files"] and not found["problems"]:
         # The id is the first column.
         column = next(iter(manifest["schema"]))
-        head = outputs.read_columns(dataset, manifest["files"][0]["path"], [column], rows=_SAMPLE)
-        found["sample_ids"] = head[column].to_pylist()
+        try:
+            head = outputs.read_columns(dataset, manifest["files"][0]["path"], [column], rows=_SAMPLE)
+            found["sample_ids"] = head[column].to_pylist()
+        except SparseError as error:
+            found["problems"].append(str(error))
     return found
 
 

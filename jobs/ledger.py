@@ -82,14 +82,29 @@ def scan(datasets: Sequence[str]) -> Iterator[Releases]:
     for dataset in datasets:
         fs, path = storage.filesystem(storage.join(dataset, FOLDER))
         files = sorted(name for name in fs.find(path) if name.endswith(".parquet")) if fs.exists(path) else []
-        # A claim that tells what was counted promises a ledger that is written before any vector.
-        if not files and "counted" not in claim(dataset):
+        promised = _promised(dataset)
+        if (not files and promised is None) or (promised or set()) - {name.rsplit("/", 1)[1] for name in files}:
+            what = "no ledger" if not files else "lost part of its ledger"
             raise SparseError(
-                f"{dataset} has no ledger. It should lie in the folder {FOLDER!r} of the output directory of a "
-                "privatize job; keep it even where the vectors are withdrawn, because what was seen stays spent."
+                f"{dataset} has {what}. It should lie in the folder {FOLDER!r} of the output directory of a "
+                "privatize job; keep it even where the vectors are withdrawn, because what was seen stays spent. "
+                "Bring it back from a backup, or run the job that wrote it again."
             )
         for name in files:
             yield from _read_part(fs, name)
+
+
+def _promised(dataset: str) -> set[str] | None:
+    """The parts that a dataset's ledger must have; None where nothing tells."""
+    manifest = storage.read_json(storage.join(dataset, "manifest.json"))
+    if manifest is not None and "ledger" in manifest:
+        return {file["path"].rsplit("/", 1)[1] for file in manifest["ledger"]}
+    units = storage.join(dataset, "_units")
+    if not storage.exists(units):
+        return set() if "counted" in claim(dataset) else None
+    fs, path = storage.filesystem(units)
+    records = [storage.read_json(fs.unstrip_protocol(name)) for name in fs.find(path) if name.endswith(".json")]
+    return {record["ledger"]["path"].rsplit("/", 1)[1] for record in records if record.get("ledger")}
 
 
 def _read_part(fs, path: str) -> Iterator[Releases]:

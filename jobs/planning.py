@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,10 @@ def checked(config: PrivatizeConfig) -> Plan:
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
     reserved = RESERVED_COLUMNS if config.input.id is not None else (*RESERVED_COLUMNS, "id")
-    for column in (config.input.id, *config.passthrough):
+    for column, count in Counter((config.input.id, *config.passthrough)).items():
+        if count > 1:
+            kept = "is published anyway" if column == config.input.id else "stands there twice"
+            raise SparseError(f"passthrough: {column!r} {kept}; name each further column once.")
         if column in reserved:
             raise SparseError(f"The output has a column {column!r} of its own; rename the input's.")
     copied = [name for name in (config.input.id, *config.passthrough) if name is not None]

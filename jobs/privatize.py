@@ -78,6 +78,13 @@ def _run(
     summary.policy_hash = policy.hash
     claim = _claim(config, planned, policy)
     done = resume.done_units(config.output, claim)
+    if lost := resume.damaged(config.output, done.values()):
+        console.print(
+            f"{len(lost)} of {len(done)} finished units have lost files, or they were changed: done again.",
+            soft_wrap=True,
+        )
+        resume.forget(config.output, lost)
+        done = {name: record for name, record in done.items() if name not in lost}
     folders = (outputs.folder_of(config.dataset.format), ledger.FOLDER, "quarantine", resume.UNITS)
     resume.sweep(config.output, folders)
     todo = [unit for unit in units if unit.name not in done]
@@ -133,10 +140,11 @@ def _run(
         _commit(config, planned, policy, [done[unit.name] for unit in units])
         summary.write(config.output)
         tracking.log_directory(storage.join(config.output, "policy"), "policy")
-    quarantined = sum(summary.quarantined.values())
+    quarantined, truncated = sum(summary.quarantined.values()), summary.details["truncated"]
     console.print(
-        f"{summary.rows_out:,} of {summary.rows_in:,} rows protected, {quarantined:,} quarantined: "
-        f"{config.output}/{outputs.folder_of(config.dataset.format)}",
+        f"{summary.rows_out:,} of {summary.rows_in:,} rows protected, {quarantined:,} quarantined"
+        + (f", {truncated:,} texts cut off where the encoder stops reading: " if truncated else ": ")
+        + f"{config.output}/{outputs.folder_of(config.dataset.format)}",
         highlight=False,
         soft_wrap=True,
     )
@@ -203,6 +211,7 @@ def _commit(config: PrivatizeConfig, planned: Plan, policy: Policy, records: lis
         source_fingerprint=planned.source.fingerprint,
         truncated=sum(record["truncated"] for record in records),
         clipped=sum(record["clipped"] for record in records),
+        ledger=[record["ledger"] for record in records if record["ledger"] is not None],
     )
 
 

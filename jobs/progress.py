@@ -24,13 +24,13 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def steps(title: str) -> Iterator[Callable[[int, int, str], None]]:
+def steps(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
     """Show how far a stage is.
 
     Yields
     ------
     callable
-        ``advance(done, total, detail="")``.
+        ``advance(done, total, detail="")``; the total may be unknown.
     """
     started = time.monotonic()
     if sys.stdout.isatty():
@@ -45,18 +45,19 @@ def steps(title: str) -> Iterator[Callable[[int, int, str], None]]:
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(title, total=None, detail="")
 
-            def show(done: int, total: int, detail: str = "") -> None:
+            def show(done: int, total: int | None, detail: str = "") -> None:
                 progress.update(task, completed=done, total=total, detail=detail)
 
             yield show
     else:
         last = started
 
-        def log(done: int, total: int, detail: str = "") -> None:
+        def log(done: int, total: int | None, detail: str = "") -> None:
             nonlocal last
             if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
-                _log.info("%s: %d of %d %s", title, done, total, detail)
+                share = f"{done:,} of {total:,}" if total else f"{done:,}"
+                _log.info("%s: %s%s", title, share, f", {detail}" if detail else "")
 
         yield log
     console.print(f"{title}: {time.monotonic() - started:.1f} s", highlight=False, soft_wrap=True)

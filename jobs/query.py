@@ -46,6 +46,10 @@ def plan(config: QueryConfig) -> Plan:
     storage.configure(config.storage)
     check_output("query", config)
     policy = _policy(config)
+    if outputs.read_manifest(config.release) is None:
+        raise SparseError(
+            f"release: {config.release} is not a finished release; run the job that writes it to its end first."
+        )
     source = sources.plan(config.input, columns=config.passthrough)
     for column in (config.input.id, *config.passthrough):
         if column == outputs.COLUMN or (column == "id" and config.input.id is None):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from jobs.config import Compared
 from jobs.summary import ProtectionRow, Summary
 from sparse_core.mechanisms import Guarantee
 from sparse_core.policy import Policy
 
+ENOUGH_RECORDS = 200
 _COLUMNS = ("protection", "basis", "epsilon", "epsilon_euclidean", "rho", "leakage", "utility", "reidentification")
 
 
@@ -27,8 +30,10 @@ def cells(row: ProtectionRow) -> list[str]:
     return [
         row.protection,
         row.basis,
-        _number(row.epsilon),
-        _number(row.epsilon_euclidean),
+        *(
+            "unknown" if row.protection == "unknown" else _number(value)
+            for value in (row.epsilon, row.epsilon_euclidean)
+        ),
         f"{row.rho:.2f}",
         _interval(row.leakage, row.leakage_low, row.leakage_high)
         + (f" {row.leakage_attack}" if row.leakage_attack else ""),
@@ -37,9 +42,30 @@ def cells(row: ProtectionRow) -> list[str]:
     ]
 
 
-def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) -> str:
-    """The audit as a Markdown page: the table, the attacks behind it, the guarantee in plain words and its limits."""
+def few_records(n_records: int) -> str | None:
+    """A warning that intervals are wide, where few test records hold a token that is attacked; None where enough do."""
+    if n_records >= ENOUGH_RECORDS:
+        return None
+    return (
+        f"Only {n_records} test records hold a token that is attacked: 95% intervals of leakage are about "
+        f"±{0.98 / math.sqrt(n_records):.2f} wide, and smaller differences mean little. Four times the records would "
+        "halve that."
+    )
+
+
+def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> str:
+    """The audit as a Markdown page: the table, the attacks behind it, what is guaranteed and what is not.
+
+    Parameters
+    ----------
+    summary : Summary
+    concept : str
+        Its name.
+    promises : sequence of str
+        What each protection guarantees, in words.
+    """
     details = summary.details
+    warning = few_records(details["concept_test_records"])
     lines = [
         f"# Audit of the concept “{concept}”",
         "",
@@ -49,11 +75,13 @@ def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) ->
         "ones. Leakage is the share of true tokens recovered with as many guesses as there are true tokens, by the "
         "strongest attack. Intervals are 95%, by bootstrap over records.",
         "",
+        *([f"**{warning}**", ""] if warning else []),
         *_markdown(("name", *_COLUMNS), [[row.name, *cells(row)] for row in summary.protections]),
         "",
         "## Attacks",
         "",
-        "Every attacker knows the policy: noise law, mask, mean and read-out. `unprotected` is the positive control, "
+        "Every attacker knows the policy: noise law, mask, mean and read-out. Where none is known, attackers learn "
+        "from the protected vectors of texts that they know. `unprotected` is the positive control, "
         "`floor` the same attacker trained on shuffled texts. An attack that does not beat its floor on unprotected "
         "vectors has failed, and says nothing about a protection.",
         "",
@@ -72,11 +100,12 @@ def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) ->
             ],
         ),
         "",
+        *_token_groups(details["token_groups"]),
         "## What is guaranteed",
         "",
     ]
-    for row, policy in zip(summary.protections, policies, strict=True):
-        lines.append(f"- **{row.name}**: {in_words(row, policy)}")
+    for row, promise in zip(summary.protections, promises, strict=True):
+        lines.append(f"- **{row.name}**: {promise}")
     lines += [
         "",
         "## What is not",
@@ -89,6 +118,53 @@ def render_report(summary: Summary, concept: str, policies: Sequence[Policy]) ->
         "",
     ]
     return "\n".join(lines)
+
+
+def _token_groups(groups: dict[str, dict]) -> list[str]:
+    """What became of words beside the concept's, as a section; nothing if that was not measured."""
+    if not groups:
+        return []
+    names = ("target", "similar", "unrelated")
+    first = next(iter(groups.values()))
+
+    def figures(found: dict, figure: str) -> list[str]:
+        return [_interval(**found[name][figure]) if name in found else "-" for name in names]
+
+    return [
+        "## Words beside the concept's",
+        "",
+        "Leakage of concept tokens (`target`), of words nearest to them in meaning that are not in the concept "
+        "(`similar`), and of unrelated words that are about as frequent. One ridge attacker was trained on all, and "
+        "guesses within each group. A protection that is aimed at the concept spares unrelated words; one that spares "
+        "similar words too leaves them to hint at it.",
+        "",
+        *_markdown(
+            ("name", *(f"{name} ({first[name]['tokens']})" if name in first else name for name in names)),
+            [
+                ["unprotected vectors", *figures(first, "unprotected")],
+                *([name, *figures(found, "protected")] for name, found in groups.items()),
+            ],
+        ),
+        "",
+        *(["A dash marks a group that too few test records hold a word of.", ""] if len(first) < len(names) else []),
+    ]
+
+
+def no_claim(compared: Compared) -> str:
+    """What a row without a policy guarantees, as the end of a sentence."""
+    if compared.baseline is None:
+        return (
+            "unknown, as no policy is given; `rho` is the median distance from the embeddings. Attackers did without a "
+            "noise law, and with one estimated from the records they know; the better of both counts."
+        )
+    return (
+        "nothing; "
+        + {
+            "redaction": "the concept was taken out of the texts, and what else they say may still tell of it.",
+            "rotation": "all vectors were turned alike, and whoever knows some of the texts can turn the others back.",
+            "dropping": "the mask's directions are gone, and what others tell of the concept is published as it is.",
+        }[compared.baseline]
+    )
 
 
 def in_words(figures: ProtectionRow | Guarantee, policy: Policy) -> str:

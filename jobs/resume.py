@@ -69,6 +69,30 @@ def write_claim(output: str, claim: dict, policy: Policy) -> None:
         storage.write_json(url, claim)
 
 
+def damaged(output: str, records: Iterable[dict]) -> set[str]:
+    """Finished units whose files are missing, or of another size than was written."""
+    wanted = {
+        file["path"]: (file["bytes"], record["unit"])
+        for record in records
+        for file in (record["file"], record["ledger"])
+        if file is not None
+    }
+    fs, root = storage.filesystem(output)
+    sizes: dict[str, int] = {}
+    for folder in {path.split("/", 1)[0] for path in wanted}:
+        place = storage.join(root, folder)
+        found = fs.find(place, detail=True) if fs.exists(place) else {}
+        sizes |= {path[len(root.rstrip("/")) + 1 :]: info["size"] for path, info in found.items()}
+    return {unit for path, (size, unit) in wanted.items() if sizes.get(path) != size}
+
+
+def forget(output: str, units: Iterable[str]) -> None:
+    """Take back that units are done, and with them the whole output."""
+    storage.remove(storage.join(output, "manifest.json"))
+    for name in units:
+        storage.remove(storage.join(output, UNITS, f"{name}.json"))
+
+
 def sweep(output: str, folders: Iterable[str]) -> None:
     """Take away the temporary files that killed processes have left locally; on object storage they leave none."""
     fs, path = storage.filesystem(output)

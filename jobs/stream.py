@@ -62,7 +62,7 @@ class Progress:
             self._started, self._first = record["started"], False
         speed = (self._rows - self._before) / max(time.time() - self._started, 1e-9)
         shown = f"{speed:,.0f} rows/s, {self._quarantined.total():,} quarantined"
-        self._advance(self._rows, max(self._n_rows or 0, self._rows), shown)
+        self._advance(self._rows, self._n_rows and max(self._n_rows, self._rows), shown)
         self.stop_if_over_limit(last=last)
 
     def _count(self, record: dict) -> None:
@@ -80,5 +80,6 @@ class Progress:
             output = self._config.output
             raise SparseError(
                 f"limits.max_quarantined: {total} of {rows} rows were quarantined ({reasons}), more than {limit:g}. "
-                f"See {output}/quarantine; mend the input or raise the limit and run the same command again."
+                f"See {output}/quarantine. Raise the limit and run the same command again, or mend the input and "
+                "choose another output directory."
             )

@@ -19,13 +19,14 @@ class ProtectionRow:
     name : str
         As the user called it.
     protection : str
-        Mechanism.
+        Mechanism; or the baseline, or ``unknown`` for vectors of another tool.
     basis : str
-        Basis of the mask; ``isotropic`` without one.
+        Basis of the mask; ``isotropic`` without one, ``none`` without noise, ``unknown`` without a policy.
     epsilon, epsilon_euclidean : float or None
-        In the mechanism's metric, and per unit of Euclidean distance in the worst direction.
+        In the mechanism's metric, and per unit of Euclidean distance in the worst direction; None where nothing is
+        claimed or known.
     rho : float
-        Median noise norm over median embedding norm.
+        Median noise norm over median embedding norm; for vectors of another tool, of the distance from the embeddings.
     leakage, leakage_low, leakage_high : float or None
         Of the strongest attack, with its 95% interval; None if every attack failed its positive control.
     leakage_attack : str or None
@@ -33,7 +34,8 @@ class ProtectionRow:
     utility, utility_low, utility_high : float or None
     utility_task : str or None
     reidentification : float
-        Share of held-out records found again by their nearest unprotected vector.
+        Share of held-out records found again by their nearest unprotected vector; without a policy also after turning
+        the vectors back as the attackers' own records tell.
     confidence : float or None
         Mean probability the strongest attack gives to the true tokens.
     leakage_unprotected, leakage_floor : float or None

@@ -32,6 +32,7 @@ from sparse_core.concepts import (
     contrast_pairs,
     value_substitutions,
 )
+from sparse_core.errors import SparseError
 from sparse_core.evaluation import token_labels
 from sparse_core.masks import WHITEBOX_BASES, Mask, label_basis, learn_mask, require_captum, whitebox_mask
 
@@ -54,6 +55,7 @@ def plan(config: TrainMaskConfig) -> Plan:
     source = sources.plan(config.input)
     concept = config.concept.build()
     refuse_missing_entity_model(concept, config.input)
+    _refuse_other_concept(config, concept)
     if config.mask.whitebox:
         require_captum()
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
@@ -68,6 +70,16 @@ def plan(config: TrainMaskConfig) -> Plan:
             f"write       {config.output}/mask, {config.output}/summary.json",
         ),
     )
+
+
+def _refuse_other_concept(config: TrainMaskConfig, concept: Concept) -> None:
+    """Refuse to overwrite the mask of another concept."""
+    found = storage.read_json(storage.join(config.output, "mask", "mask.json"))
+    if found is not None and concept_fingerprint(concept, salt=found["salt"]) != found["concept_fingerprint"]:
+        raise SparseError(
+            f"output: {config.output} holds the mask of another concept ({', '.join(found['concepts'])}). Choose "
+            "another output directory."
+        )
 
 
 def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, verbose: bool = False) -> Mask:

@@ -123,6 +123,7 @@ class UnitActor:
             "clipped": clipped,
             "quarantined": dict(Counter(row.reason for row in rejected)),
             "file": None if published.file is None else asdict(published.file),
+            "ledger": None if entries.file is None else entries.file.listed,
         }
         storage.write_json(storage.join(work.output, resume.UNITS, f"{unit.name}.json"), record)
         # Batches are read while others are encoded.

@@ -3,6 +3,7 @@
 The docstring under a field is its documentation: ``--help`` and error messages are made from it.
 """
 
+from jobs.config.compared import BASELINES, Compared, StoredVectors
 from jobs.config.inputs import (
     ConceptConfig,
     EncoderConfig,
@@ -15,7 +16,6 @@ from jobs.config.inputs import (
 from jobs.config.jobs import (
     AuditConfig,
     ClassificationUtility,
-    Compared,
     JobConfig,
     PrivatizeConfig,
     QueryConfig,
@@ -39,6 +39,7 @@ from jobs.config.release import (
 from jobs.config.section import Section
 
 __all__ = [
+    "BASELINES",
     "AuditConfig",
     "BudgetConfig",
     "ChunkConfig",
@@ -60,6 +61,7 @@ __all__ = [
     "Section",
     "SplitConfig",
     "StorageConfig",
+    "StoredVectors",
     "TrackingConfig",
     "TrainMaskConfig",
     "WeightedMask",

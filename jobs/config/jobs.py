@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from jobs.config.compared import Compared, refuse_missing_mask
 from jobs.config.inputs import ConceptConfig, EncoderConfig, InputConfig, SplitConfig, StorageConfig
 from jobs.config.release import (
     BudgetConfig,
@@ -36,29 +37,6 @@ class ClassificationUtility(Section):
     """Classes with fewer training records are left out."""
     samples_per_label: Annotated[int, Field(gt=0)] | None = None
     """Training records per class in each of ten experiments, as in MTEB (8 there); null trains once on all."""
-
-
-class Compared(Section):
-    """One protection to attack: an existing release, or one to simulate with a key drawn for the audit."""
-
-    name: str
-    """Row in the table."""
-    release: str | None = None
-    """Output directory of a privatize job, whose published vectors and policy are taken."""
-    protection: ProtectionConfig | None = None
-    """Protection to simulate instead."""
-    mask: str | None = None
-    """Mask directory for the simulated protection; a read-out needs one too."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.release is None) == (self.protection is None):
-            raise ValueError("give exactly one of release and protection")
-        if self.release is not None and self.mask is not None:
-            raise ValueError("a release brings its own mask; leave mask out")
-        if self.protection is not None and self.mask is None:
-            _refuse_missing_mask(self.protection)
-        return self
 
 
 class JobConfig(Section):
@@ -108,7 +86,7 @@ class PrivatizeConfig(JobConfig):
     @model_validator(mode="after")
     def _mask_where_needed(self) -> Self:
         if self.mask is None:
-            _refuse_missing_mask(self.protection)
+            refuse_missing_mask(self.protection)
         return self
 
     @model_validator(mode="after")
@@ -146,6 +124,9 @@ class AuditConfig(JobConfig):
     """Concept tokens seen in fewer training records are not attacked: nobody could learn them."""
     utility: ClassificationUtility | None = None
     """Task that the vectors should still be good for; null measures none."""
+    similar_tokens: bool = True
+    """Whether to attack, with ridge, words beside the concept's too: words that mean nearly the same, and unrelated
+    ones, which show whether protection went where it was wanted."""
     seed: int = 0
     """Seed of attackers and intervals."""
 
@@ -234,13 +215,6 @@ class QuickstartConfig(JobConfig):
             if row.mask is not None and row.mask not in self.masks:
                 raise ValueError(f"row {row.name!r}: there is no mask {row.mask!r} in masks: {', '.join(self.masks)}")
         return self
-
-
-def _refuse_missing_mask(protection: ProtectionConfig) -> None:
-    if protection.mechanism == "mahalanobis":
-        raise ValueError("mechanism 'mahalanobis' needs a mask; name one in mask")
-    if protection.read_out == "wiener" and protection.mechanism != "none":
-        raise ValueError("read_out 'wiener' needs a mask, whose mean and covariance it uses; name one in mask, or none")
 
 
 def _refuse_vectors(source: InputConfig) -> None:

@@ -182,3 +182,9 @@ class ChunkConfig(Section):
     """Most tokens of a chunk, special ones included; the encoder must read as many."""
     overlap: Annotated[int, Field(ge=0)] = 32
     """Most tokens that a chunk repeats from the one before."""
+
+    @model_validator(mode="after")
+    def _moves_on(self) -> Self:
+        if self.overlap >= self.tokens:
+            raise ValueError("overlap must be smaller than tokens, or no chunk gets further than the one before")
+        return self

@@ -105,6 +105,7 @@ def verify(output: str, *, checksums: bool = False) -> list[str]:
             problems.append(f"{file['path']} has {found['size']:,} bytes, not {file['bytes']:,}.")
         elif checksums and _sha256(fs, path) != file["sha256"]:
             problems.append(f"{file['path']} has been changed: its SHA-256 is another.")
+    problems += _ledger_problems(fs, root, manifest.get("ledger", []), checksums)
     named = {file["path"] for file in manifest["files"]}
     if manifest["format"] == "parquet":
         # Delta and Lance read what their log names; a folder of Parquet files is read as it lies there.
@@ -116,6 +117,17 @@ def verify(output: str, *, checksums: bool = False) -> list[str]:
         ]
     elif named and listed(output, manifest["format"]) != named:
         problems.append(f"The {manifest['format']} table in {folder} does not consist of the manifest's files.")
+    return problems
+
+
+def _ledger_problems(fs, root: str, files: Sequence[dict], checksums: bool) -> list[str]:
+    problems = []
+    for file in files:
+        path = storage.join(root, file["path"])
+        if not fs.exists(path):
+            problems.append(f"{file['path']} is missing: what was spent can no longer be told.")
+        elif fs.info(path)["size"] != file["bytes"] or (checksums and _sha256(fs, path) != file["sha256"]):
+            problems.append(f"{file['path']} has been changed: what was spent can no longer be told.")
     return problems
 
 
@@ -149,11 +161,22 @@ def read_columns(output: str, path: str, columns: Sequence[str], *, rows: int | 
         reader = LanceFileReader(url, columns=list(columns), storage_options=options)
         return reader.read_range(0, min(rows or reader.num_rows(), reader.num_rows())).to_table()
     fs, root = storage.filesystem(output)
-    with fs.open(storage.join(root, path), "rb") as file:
-        if rows is None:
-            return pq.read_table(file, columns=list(columns))
-        batch = next(pq.ParquetFile(file).iter_batches(rows, columns=list(columns)), None)
-        return pa.table({name: [] for name in columns}) if batch is None else pa.Table.from_batches([batch])
+    try:
+        with fs.open(storage.join(root, path), "rb") as file:
+            parquet = pq.ParquetFile(file)
+            if missing := [name for name in columns if name not in parquet.schema_arrow.names]:
+                raise SparseError(
+                    f"{output} has no column {missing[0]!r}; it has {', '.join(map(repr, parquet.schema_arrow.names))}."
+                )
+            if rows is None:
+                return parquet.read(columns=list(columns))
+            batch = next(parquet.iter_batches(rows, columns=list(columns)), None)
+            return pa.table({name: [] for name in columns}) if batch is None else pa.Table.from_batches([batch])
+    except (pa.ArrowException, OSError) as error:
+        raise SparseError(
+            f"{output}/{path} cannot be read ({error}). 'sparse inspect {output} --verify' tells what is damaged; run "
+            "the job that wrote it again to mend it."
+        ) from None
 
 
 def _needed(output: str) -> dict:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import botocore.exceptions as boto
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from jobs.storage.errors import code_of, explained, is_transient
 from jobs.storage.options import configured, filesystem, join, s3_options
+from sparse_core.errors import SparseError
 
 _MAGIC = re.compile(r"[*?\[]")
 _PROBE_ATTEMPTS, _PROBE_SECONDS = 3, 5.0
@@ -38,10 +42,12 @@ def check(url: str, *, field: str | None = None, write: bool = False) -> None:
     ------
     SparseError
         If there is no such bucket, no permission, no credentials or no connection. Not for a passing failure, which
-        the attempts of later requests get over, and not for local paths.
+        the attempts of later requests get over; of local paths only for one that cannot be written.
     """
     fs, path = filesystem(url)
     if not _is_s3(fs):
+        if write and isinstance(fs, LocalFileSystem):
+            _refuse_unwritable(path, field)
         return
     config = configured()
     timeouts = {
@@ -61,6 +67,20 @@ def check(url: str, *, field: str | None = None, write: bool = False) -> None:
             # Silence through all attempts is no passing failure; waiting as long as later requests do takes minutes.
             if not is_transient(error) or isinstance(error, boto.ReadTimeoutError):
                 raise
+
+
+def _refuse_unwritable(path: str, field: str | None) -> None:
+    """Refuse a local path that could not be made a directory to write to; make nothing."""
+    place = Path(path)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    named = f"{field}: " if field else ""
+    if not place.is_dir():
+        raise SparseError(f"{named}{path} cannot be made a directory to write to, because {place} is a file.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise SparseError(
+            f"{named}{path} cannot be written, because {place} is a directory this user may not write to."
+        )
 
 
 def _is_s3(fs: fsspec.AbstractFileSystem) -> bool:

@@ -254,3 +254,8 @@ def test_a_job_does_not_overwrite_the_output_of_another(job, tmp_path, capsys):
 def test_a_name_with_a_bar_keeps_the_reports_tables_whole():
     *_, row = report._markdown(("name", "leakage"), [["masked | x", "0.1"]])
     assert row.replace("\\|", "").count("|") == 3
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sparse-embeddings 0.")

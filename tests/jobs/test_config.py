@@ -205,7 +205,7 @@ def test_the_default_shares_of_whitebox_masks_are_described():
     ("compare", "told"),
     [
         ([], "compare"),
-        ([{"name": "x"}], "exactly one of release and protection"),
+        ([{"name": "x"}], "exactly one of release, protection, vectors and baseline"),
         ([{"name": "x", "release": "r", "mask": "m"}], "brings its own mask"),
         ([{"name": "x", "release": "r"}] * 2, "names in compare must differ"),
     ],

@@ -158,3 +158,13 @@ def test_a_changed_policy_is_refused(small, tmp_path):
     path.write_text(path.read_text().replace('"floor": 0.03', '"floor": 0.3'))
     with pytest.raises(SparseError, match="changed after it was written"):
         inspect(str(tmp_path))
+
+
+def test_a_damaged_file_is_a_problem_and_not_the_end(small, tmp_path):
+    small.write(tmp_path)
+    part = sorted((tmp_path / "embeddings").iterdir())[0]
+    content = bytearray(part.read_bytes())
+    content[200:4000] = b"\0" * 3800
+    part.write_bytes(bytes(content))
+    problems = inspect(str(tmp_path))["problems"] or inspect(str(tmp_path), checksums=True)["problems"]
+    assert problems and part.name in problems[0]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import budget, ledger, privatize, sources, spending
+from jobs import budget, ledger, outputs, privatize, sources, spending
 from jobs.cli import main
 from jobs.config import PrivatizeConfig
 from jobs.planning import policy_of
@@ -255,3 +255,29 @@ def test_a_release_without_noise_is_infinite_and_over_any_limit(settings, encode
         assert "spent then: infinite at the median" in costs.line
         with pytest.raises(SparseError, match="infinite at the median"):
             costs.refuse_overspending()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_ledger_that_was_lost_is_refused_and_not_taken_for_nothing_spent(first, room, finished, capsys):
+    config, _ = first
+    lossy = shutil.copytree(config.output, room / f"lossy-{finished}")
+    if not finished:
+        (lossy / "manifest.json").unlink()
+    sorted((lossy / "ledger").iterdir())[0].unlink()
+    assert main(["budget", "show", str(lossy)]) == 2
+    assert "has no ledger" in " ".join(capsys.readouterr().err.split())
+    if finished:
+        assert any("ledger/" in problem for problem in outputs.verify(str(lossy)))
+
+
+@pytest.mark.parametrize("folder", ["embeddings", "ledger"])
+def test_a_finished_run_mends_what_was_lost_since(run, first, room, capsys, folder):
+    config, _ = first
+    shutil.rmtree(room / "mended", ignore_errors=True)
+    shutil.copytree(config.output, room / "mended")
+    (lost,) = (room / "mended" / folder).iterdir()
+    before = lost.read_bytes()
+    lost.unlink()
+    again, _ = run(output="mended", max_epsilon_per_record=1e4)
+    assert "1 of 1 finished units have lost files" in " ".join(capsys.readouterr().out.split())
+    assert lost.read_bytes() == before and outputs.verify(again.output, checksums=True) == []

@@ -218,7 +218,9 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "test_records",
         "tokens_attacked",
         "tokens_coverage",
+        "concept_test_records",
         "attacks",
+        "token_groups",
     }
     assert [set(row) for row in summary["protections"]] == [PROTECTION] * 3
 
@@ -445,6 +447,18 @@ def test_a_mask_of_another_dimension_is_refused_naming_both(workspace, mask, tmp
 def test_a_mask_of_other_settings_is_refused(workspace, mask, tmp_path, capsys, setting):
     error = refused(workspace, capsys, "privatize", setting, "protection.embedding_norm=1", f"output={tmp_path}/out")
     assert "normalize=True and prompt ''" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_mask_of_another_concept_is_not_overwritten(workspace, mask, capsys):
+    error = refused(workspace, capsys, "train_mask", "--dry-run", "concept.terms=[fever]", "concept.patterns=[]")
+    assert "holds the mask of another concept (patient)" in error
+
+
+@pytest.mark.parametrize("columns", ["[id]", "[section, section]"])
+def test_a_column_is_published_once(workspace, mask, tmp_path, capsys, columns):
+    error = refused(workspace, capsys, "privatize", f"passthrough={columns}", f"output={tmp_path}/out", "--dry-run")
+    assert error.startswith("sparse privatize: passthrough: ")
     assert not (tmp_path / "out").exists()
 
 

@@ -123,6 +123,7 @@ def test_another_encoder_is_refused(small, ask, output, tmp_path, capsys):
     other = tmp_path / "other"
     spec = replace(small.policy.encoder, weights_sha256="b" * 64)
     Policy.build(encoder=spec, mechanism="laplace", rho=1, read_out="none").save(other / "policy")
+    (other / "manifest.json").write_text("{}")
     assert ask(asked(small), f"release={other}") == 2
     assert "weights_sha256" in refused(capsys)
     assert not (tmp_path / "out" / "queries.parquet").exists()
@@ -131,6 +132,7 @@ def test_another_encoder_is_refused(small, ask, output, tmp_path, capsys):
 def test_text_cannot_be_asked_of_vectors_computed_elsewhere(small, ask, tmp_path, capsys):
     spec = replace(small.policy.encoder, weights_sha256="")
     Policy.build(encoder=spec, mechanism="laplace", rho=1, read_out="none").save(tmp_path / "other" / "policy")
+    (tmp_path / "other" / "manifest.json").write_text("{}")
     assert ask(asked(small), f"release={tmp_path / 'other'}") == 2
     assert "computed elsewhere" in refused(capsys)
 
@@ -155,3 +157,9 @@ def test_a_dry_run_writes_nothing(small, ask, tmp_path, capsys):
     assert ask(asked(small), "--dry-run") == 0
     assert "queries of" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_release_that_is_not_finished_is_refused(small, ask, tmp_path, capsys):
+    small.write(tmp_path / "cut", finished=False)
+    assert ask(asked(small), f"release={tmp_path / 'cut'}") == 2
+    assert "is not a finished release" in " ".join(capsys.readouterr().err.split())
