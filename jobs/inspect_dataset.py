@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from jobs import budget, ledger, outputs, storage
+from jobs import budget, ledger, outputs, resume, storage
 from jobs.report import in_words
 from sparse_core.budget import compose
 from sparse_core.errors import SparseError
@@ -92,10 +92,7 @@ def _finished(dataset: str, manifest: dict) -> dict:
 
 
 def _unfinished(dataset: str, claim: dict) -> dict:
-    folder = storage.join(dataset, "_units")
-    fs, path = storage.filesystem(folder)
-    names = [name for name in fs.find(path) if name.endswith(".json")] if storage.exists(folder) else []
-    units = [json.loads(content) for content in fs.cat(names).values()] if names else []
+    units = resume.unit_records(dataset)
     return {
         "units_done": len(units),
         "units": claim.get("units"),

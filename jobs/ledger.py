@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs import storage
+from jobs import resume, storage
 from sparse_core.budget import Charge, Releases, distinct, joined, releases_under
 from sparse_core.errors import SparseError
 from sparse_core.noise import Key, release_fingerprints
@@ -99,11 +99,9 @@ def _promised(dataset: str) -> set[str] | None:
     manifest = storage.read_json(storage.join(dataset, "manifest.json"))
     if manifest is not None and "ledger" in manifest:
         return {file["path"].rsplit("/", 1)[1] for file in manifest["ledger"]}
-    units = storage.join(dataset, "_units")
-    if not storage.exists(units):
+    records = resume.unit_records(dataset)
+    if not records:
         return set() if "counted" in claim(dataset) else None
-    fs, path = storage.filesystem(units)
-    records = [storage.read_json(fs.unstrip_protocol(name)) for name in fs.find(path) if name.endswith(".json")]
     return {record["ledger"]["path"].rsplit("/", 1)[1] for record in records if record.get("ledger")}
 
 

@@ -36,7 +36,6 @@ class Plan:
 
 def checked(config: PrivatizeConfig) -> Plan:
     """Check everything that can be known before the model is loaded."""
-    storage.configure(config.storage)
     check_output("privatize", config)
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough)
@@ -59,7 +58,6 @@ def checked(config: PrivatizeConfig) -> Plan:
     if spec is not None:
         # Building proves that the parts fit before the model is loaded.
         policy_of(config, spec, mask)
-    storage.check(config.output, field="output", write=True)
     rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
     protection, dataset = config.protection, config.dataset
     strength = f"epsilon {protection.epsilon:g}" if protection.epsilon else f"rho {protection.rho or 0:g}"

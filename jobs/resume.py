@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,13 +47,32 @@ def done_units(output: str, claim: dict) -> dict[str, dict]:
                 f"output: {output} already holds a release of {told} ({name} {found.get(name)!r} there, "
                 f"{claim[name]!r} here). Choose another output directory."
             )
+    return {record["unit"]: record for record in unit_records(output)}
+
+
+def unit_records(output: str) -> list[dict]:
+    """The records of finished units, all fetched at once.
+
+    Raises
+    ------
+    SparseError
+        If one is damaged.
+    """
     units = storage.join(output, UNITS)
     if not storage.exists(units):
-        return {}
+        return []
     fs, path = storage.filesystem(units)
-    # A killed run may leave half a record under a temporary name.
-    records = [storage.read_json(fs.unstrip_protocol(name)) for name in fs.find(path) if name.endswith(".json")]
-    return {record["unit"]: record for record in records}
+    with storage.explained(units):
+        # A killed run may leave half a record under a temporary name.
+        names = [name for name in fs.find(path) if name.endswith(".json")]
+        contents = fs.cat(names) if names else {}
+    records = []
+    for name, content in contents.items():
+        try:
+            records.append(json.loads(content))
+        except ValueError:
+            raise SparseError(f"{fs.unstrip_protocol(name)} is damaged: it is not valid JSON.") from None
+    return records
 
 
 def write_claim(output: str, claim: dict, policy: Policy) -> None:

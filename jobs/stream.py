@@ -48,18 +48,16 @@ class Progress:
     def __init__(self, config: PrivatizeConfig, advance: Callable, done: Iterable[dict], n_rows: int | None):
         self._config, self._advance, self._n_rows = config, advance, n_rows
         self._rows, self._quarantined = 0, Counter()
-        self._started = time.time()
+        self._started: float | None = None
         for record in done:
             self._count(record)
         self._before = self._rows
-        self._first = True
 
     def add(self, record: dict, *, last: bool) -> None:
         """Count a unit's record and show how far the run is."""
         self._count(record)
-        if self._first:
-            # Starting up is not part of the speed.
-            self._started, self._first = record["started"], False
+        # Starting up is not part of the speed.
+        self._started = self._started or record["started"]
         speed = (self._rows - self._before) / max(time.time() - self._started, 1e-9)
         shown = f"{speed:,.0f} rows/s, {self._quarantined.total():,} quarantined"
         self._advance(self._rows, self._n_rows and max(self._n_rows, self._rows), shown)

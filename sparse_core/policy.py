@@ -255,8 +255,11 @@ class Policy:
         if self.unit_norm:
             spread = reader.signal_gain**2 * self.mask.covariance + np.diag(self._noise_variance)
             vectors = vectors * np.sqrt(reader.mean @ reader.mean + np.trace(reader.gain @ spread @ reader.gain.T))
-        inverse = np.linalg.pinv(reader.matrix, rcond=_SMALLEST_GAIN)
-        return (vectors - reader.mean) @ inverse.T / reader.signal_gain + reader.mean
+        return (vectors - reader.mean) @ self._inverse_read_out.T / reader.signal_gain + reader.mean
+
+    @cached_property
+    def _inverse_read_out(self) -> np.ndarray:
+        return np.linalg.pinv(self.reader.matrix, rcond=_SMALLEST_GAIN)
 
     def public_knowledge(self) -> PublicKnowledge:
         """What an attacker of vectors from `undo_read_out` is given."""
