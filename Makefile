@@ -13,7 +13,7 @@ quickstart: $(VENV)/.quickstart
 test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 benchmark: $(VENV)/.test
 	$(BIN)/pytest -m benchmark -s

@@ -12,12 +12,20 @@ from types import ModuleType
 
 from sparse_core.errors import SparseError
 
-JOBS = ("quickstart", "train_mask", "privatize", "query", "audit")
-TOOLS = {"budget": "jobs.budget", "inspect": "jobs.inspect_dataset"}
+JOBS = ("quickstart", "train_mask", "privatize", "query", "audit", "study", "calibrate")
+TOOLS = {
+    "budget": "jobs.budget",
+    "inspect": "jobs.inspect_dataset",
+    "report": "jobs.html_report.command",
+    "reproduce": "jobs.reproduce",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 done, 2 something for the user to put right, 130 interrupted."""
+    """Run a command and return its exit status: 0 done, 2 something for the user to put right, 130 interrupted.
+
+    Also 3, where a calibration found no policy within its limits.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
@@ -39,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             textwrap.fill(f"sparse {name}: {error}", 100, break_long_words=False, break_on_hyphens=False),
             file=sys.stderr,
         )
-        return 2
+        return getattr(error, "exit_status", 2)
     except KeyboardInterrupt:
         print(f"sparse {name}: interrupted; the same command continues where it stopped.", file=sys.stderr)
         return 130
@@ -61,6 +69,9 @@ def _run_job(name: str, arguments: list[str]) -> int:
     parser.add_argument("--config", metavar="FILE", help="YAML file with the fields below")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, compute nothing")
     parser.add_argument("--verbose", action="store_true", help="show the logs of the libraries underneath")
+    flags = getattr(job, "FLAGS", ())
+    for name in flags:
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="VALUE", help=f"the field {name}")
     parser.add_argument(
         "overrides", nargs="*", metavar="field=value", help="override a field, such as output=/data/out"
     )
@@ -71,7 +82,9 @@ def _run_job(name: str, arguments: list[str]) -> int:
     logging.getLogger("sparse").setLevel(logging.INFO)
     from jobs.config import load_config
 
-    config = load_config(job.CONFIG, options.config, options.overrides)
+    given = {name: getattr(options, name) for name in flags}
+    overrides = [*options.overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    config = load_config(job.CONFIG, options.config, overrides)
     if options.dry_run:
         for line in job.plan(config).lines:
             print(line)
@@ -101,7 +114,9 @@ def _overview() -> str:
         lines.append(f"  {name:<12} {importlib.import_module(f'jobs.{name}').CONFIG.__doc__}")
     lines.append("  key new PATH  Write a new secret key.")
     lines.append("  inspect DATASET  What an output holds and promises; --verify compares checksums.")
+    lines.append("  report DIRECTORY  A page with figures of a study, an audit or another run.")
     lines.append("  budget show DATASET...  What records were released under, what they have spent and have left.")
+    lines.append("  reproduce NAME...  Results of the paper measured anew, its figures beside ours.")
     lines += ["", "sparse COMMAND --help explains every field."]
     return "\n".join(lines)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs import sources, storage
+from jobs import registry, sources, storage
 from jobs.baselines import dropped, redacted, refuse_nothing_left, rotation
 from jobs.config import AuditConfig, Compared
 from jobs.stages import RememberingEncoder, usable_vectors
-from jobs.stored_vectors import Found, check_dimension, check_noise, planned
+from jobs.stored_vectors import Found, check_dimension, check_noise, planned_source
 from sparse_core.attacks import PublicKnowledge, estimate_knowledge
 from sparse_core.concepts import Span
 from sparse_core.encoders import EncoderSpec
@@ -41,6 +41,8 @@ class Protected:
         What they know besides; several where they have to guess, best guess first.
     basis : str
         Of the mask; see `Policy.basis_name`.
+    mask : Mask or None
+        Whose directions were dropped.
     """
 
     compared: Compared
@@ -49,6 +51,7 @@ class Protected:
     noised: np.ndarray
     knowledge: tuple[PublicKnowledge, ...]
     basis: str
+    mask: Mask | None = None
 
     @property
     def name(self) -> str:
@@ -61,6 +64,13 @@ class Protected:
         if self.policy is not None:
             return self.policy.mechanism
         return UNKNOWN if self.compared.vectors is not None else self.compared.kind
+
+
+def pinned(config: AuditConfig) -> AuditConfig:
+    """The configuration with the version of each mask that an alias of the model registry points at now."""
+    storage.configure(config.storage)
+    rows = (row.model_copy(update={"mask": registry.pinned(row.mask, config.tracking)}) for row in config.compare)
+    return config.model_copy(update={"compare": tuple(rows)})
 
 
 def planned_vectors(config: AuditConfig) -> dict[str, sources.Source]:
@@ -80,13 +90,15 @@ def planned_vectors(config: AuditConfig) -> dict[str, sources.Source]:
                 f"compare {compared.name!r}: {compared.release} is not a finished release; it has no manifest.json."
             )
         if compared.vectors is not None:
-            found[compared.name] = planned(compared)
+            found[compared.name] = planned_source(compared.vectors, f"compare {compared.name!r}", "vectors")
             policy = _stated_policy(compared, None)
             if policy is not None:
-                check_dimension(compared, found[compared.name], policy.encoder, "its policy")
+                check_dimension(
+                    f"compare {compared.name!r}", found[compared.name], policy.encoder.dimension, "its policy"
+                )
         elif compared.mask is not None:
             # Building with the mask's own encoder proves that the parts fit before the model is loaded.
-            mask = _mask(compared, None)
+            mask = _mask(config, compared, None)
             if compared.baseline == "dropping":
                 refuse_nothing_left(compared, mask)
             else:
@@ -94,8 +106,27 @@ def planned_vectors(config: AuditConfig) -> dict[str, sources.Source]:
     return found
 
 
-def check_encoder(config: AuditConfig, stored: dict[str, sources.Source], spec: EncoderSpec) -> None:
-    """Refuse rows that belong to another encoder.
+def check_vectors(
+    config: AuditConfig,
+    stored: dict[str, sources.Source],
+    *,
+    dimension: int,
+    whose: str,
+    spec: EncoderSpec | None,
+) -> None:
+    """Refuse rows that belong to another encoder, as far as their dimension or what they say of it tells.
+
+    Parameters
+    ----------
+    config : AuditConfig
+    stored : dict
+        From `planned_vectors`.
+    dimension : int
+        Of the unprotected vectors.
+    whose : str
+        Names them.
+    spec : EncoderSpec or None
+        None where the encoder is not known.
 
     Raises
     ------
@@ -104,9 +135,14 @@ def check_encoder(config: AuditConfig, stored: dict[str, sources.Source], spec: 
     """
     for compared in config.compare:
         if compared.vectors is not None:
-            check_dimension(compared, stored[compared.name], spec, f"the encoder {spec.model}")
-        _stated_policy(compared, spec)
-        _mask(compared, spec)
+            check_dimension(f"compare {compared.name!r}", stored[compared.name], dimension, whose)
+        parts = (_stated_policy(compared, spec), _mask(config, compared, spec))
+        theirs = next((p.encoder if isinstance(p, Policy) else p.info.encoder for p in parts if p is not None), None)
+        if theirs is not None and theirs.dimension != dimension:
+            raise SparseError(
+                f"compare {compared.name!r} is made for vectors of dimension {theirs.dimension}, and those of {whose} "
+                f"have {dimension}."
+            )
 
 
 def protect_all(
@@ -115,9 +151,10 @@ def protect_all(
     spans: Sequence[Sequence[Span]],
     vectors: np.ndarray,
     found: dict[str, Found],
-    encoder: RememberingEncoder,
+    encoder: RememberingEncoder | None,
     *,
     attackers: np.ndarray,
+    present: np.ndarray,
 ) -> tuple[list[Protected], np.ndarray]:
     """Every row's vectors, and the records that all of them have.
 
@@ -134,13 +171,16 @@ def protect_all(
     encoder : RememberingEncoder
     attackers : int array
         Rows of the corpus that attackers know, hence what they may estimate noise from.
+    present : bool array, shape (n_texts,)
+        Rows that have an unprotected vector.
 
     Returns
     -------
     protected : list of Protected
     kept : bool array, shape (n_texts,)
     """
-    kept = usable_vectors(vectors)
+    kept = present & usable_vectors(vectors)
+    spec = None if encoder is None else encoder.spec
     without = {}
     for compared in config.compare:
         if compared.baseline == "redaction":
@@ -161,21 +201,22 @@ def protect_all(
     for compared in config.compare:
         policy, knowledge, basis = None, (PublicKnowledge(),), "none"
         if compared.release is not None or compared.vectors is not None:
-            policy, published = _stated_policy(compared, encoder.spec), found[compared.name].vectors[rows]
+            policy, published = _stated_policy(compared, spec), found[compared.name].vectors[rows]
             if policy is None:
                 # With not many more records than dimensions, the estimate can mislead more than it helps.
                 knowledge, basis = (*knowledge, estimate_knowledge(original[known], published[known])), UNKNOWN
             elif compared.vectors is not None:
                 check_noise(compared, policy, original, published)
         elif compared.protection is not None:
-            policy = _simulated_policy(compared, _mask(compared, encoder.spec), encoder.spec)
+            mask = _mask(config, compared, spec)
+            policy = _simulated_policy(compared, mask, spec or mask.info.encoder)
             published = policy.release(original, ids=ids, contents=texts, key=key)
         elif compared.baseline == "redaction":
             published = without[compared.name][rows]
         elif compared.baseline == "rotation":
             published = (original @ rotation(original.shape[1], seed=config.seed)).astype(np.float32)
         else:
-            mask = _mask(compared, encoder.spec)
+            mask = _mask(config, compared, spec)
             published, basis = dropped(original, mask), mask.info.basis
             silent = np.zeros(mask.dimension)
             knowledge = (
@@ -185,14 +226,15 @@ def protect_all(
         if policy is not None:
             noised = policy.undo_read_out(published)
             knowledge, basis = (policy.public_knowledge(),), policy.basis_name
-        protected.append(Protected(compared, policy, published, noised, knowledge, basis))
+        dropping = mask if compared.baseline == "dropping" else None
+        protected.append(Protected(compared, policy, published, noised, knowledge, basis, dropping))
     return protected, kept
 
 
-def _mask(compared: Compared, spec: EncoderSpec | None) -> Mask | None:
+def _mask(config: AuditConfig, compared: Compared, spec: EncoderSpec | None) -> Mask | None:
     if compared.mask is None:
         return None
-    with storage.local_directory(compared.mask) as local:
+    with registry.opened(compared.mask, config.tracking) as local:
         return Mask.load(local, encoder=spec)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from jobs import outputs, sources, storage
+from jobs import outputs, registry, sources, storage
 from jobs.config import PrivatizeConfig
 from jobs.stages import check_output, load_key
 from jobs.units import RESERVED_COLUMNS, UNIT_NORM_TOLERANCE
@@ -69,7 +69,7 @@ def checked(config: PrivatizeConfig) -> Plan:
         (
             f"read        {rows} rows of {config.input.shown_path} in {len(source.units)} units",
             f"encoder     {'none, vectors are stored' if config.encoder == 'none' else config.encoder.model}",
-            f"mask        {', '.join(paths) if (paths := _mask_paths(config)) else 'none'}",
+            f"mask        {', '.join(paths) if (paths := mask_paths(config)) else 'none'}",
             f"protection  {protection.mechanism}, {strength}, floor {protection.floor:g}, "
             + (f"delta {protection.delta or DEFAULT_DELTA:g}, " if protection.mechanism == "gaussian" else "")
             + f"read-out {protection.read_out}",
@@ -88,7 +88,17 @@ def policy_of(config: PrivatizeConfig, spec: EncoderSpec, mask: Mask | None) -> 
     return policy
 
 
-def _mask_paths(config: PrivatizeConfig) -> list[str]:
+def pinned(config: PrivatizeConfig) -> PrivatizeConfig:
+    """The configuration with the version of each mask that an alias of the model registry points at now."""
+    storage.configure(config.storage)
+    if config.mask is None or isinstance(config.mask, str):
+        return config.model_copy(update={"mask": registry.pinned(config.mask, config.tracking)})
+    masks = tuple(m.model_copy(update={"path": registry.pinned(m.path, config.tracking)}) for m in config.mask)
+    return config.model_copy(update={"mask": masks})
+
+
+def mask_paths(config: PrivatizeConfig) -> list[str]:
+    """Where the masks of a run are."""
     if config.mask is None:
         return []
     return [config.mask] if isinstance(config.mask, str) else [weighted.path for weighted in config.mask]
@@ -97,8 +107,8 @@ def _mask_paths(config: PrivatizeConfig) -> list[str]:
 def mask_of(config: PrivatizeConfig, spec: EncoderSpec | None = None) -> Mask | None:
     """The mask of a run, united where there are several; one that was learned for another encoder is refused."""
     masks = []
-    for path in _mask_paths(config):
-        with storage.local_directory(path) as local:
+    for path in mask_paths(config):
+        with registry.opened(path, config.tracking) as local:
             masks.append(Mask.load(local, encoder=spec))
     if not masks:
         return None
@@ -148,7 +158,7 @@ def _refuse_other_model(mask: Mask, config: PrivatizeConfig) -> None:
     learned = mask.info.encoder
     if learned.normalize != config.encoder.normalize or learned.prompt != config.encoder.prompt:
         raise SparseError(
-            f"The mask in {', '.join(_mask_paths(config))} was learned "
+            f"The mask in {', '.join(mask_paths(config))} was learned "
             f"with normalize={learned.normalize} and prompt {learned.prompt!r}, "
             f"the encoder is configured with normalize={config.encoder.normalize} and prompt {config.encoder.prompt!r}."
         )

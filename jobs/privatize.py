@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from jobs import lease, ledger, outputs, resume, spending, storage
+from jobs import lease, ledger, outputs, registry, resume, spending, storage
 from jobs.cli import job_main
 from jobs.config import PrivatizeConfig
-from jobs.planning import Plan, checked, mask_of, policy_of
+from jobs.planning import Plan, checked, mask_of, mask_paths, pinned, policy_of
 from jobs.progress import console, steps
 from jobs.stages import RememberingEncoder, chunker_of, settled
 from jobs.stream import Progress, stream
@@ -28,6 +28,7 @@ CONFIG = PrivatizeConfig
 
 def plan(config: PrivatizeConfig) -> Plan:
     """Check inputs, mask, key, output and budget."""
+    config = pinned(config)
     planned = checked(config)
     # A mask tells the encoder's space, not what computes; so that the policy's hash is known only of stored vectors.
     known = config.encoder == "none"
@@ -54,6 +55,7 @@ def run(config: PrivatizeConfig, *, encoder: RememberingEncoder | None = None, v
     verbose : bool
         Show Ray's logs.
     """
+    config = pinned(config)
     planned = checked(config)
     spec = planned.spec
     if config.encoder != "none":
@@ -132,6 +134,7 @@ def _run(
         summary.details |= {
             "guarantee": asdict(policy.guarantee()),
             "key_identifier": planned.key.identifier,
+            "registered_masks": registry.registered(mask_paths(config)),
             "truncated": sum(record["truncated"] for record in done.values()),
             "fingerprints": {"data": planned.source.fingerprint},
         }
@@ -211,6 +214,7 @@ def _commit(config: PrivatizeConfig, planned: Plan, policy: Policy, records: lis
         source_fingerprint=planned.source.fingerprint,
         truncated=sum(record["truncated"] for record in records),
         clipped=sum(record["clipped"] for record in records),
+        registered_masks=registry.registered(mask_paths(config)),
         ledger=[record["ledger"] for record in records if record["ledger"] is not None],
     )
 

@@ -15,7 +15,7 @@ from jobs import storage
 from jobs.config import ChunkConfig, EncoderConfig, InputConfig, JobConfig, KeyConfig, SplitConfig
 from jobs.progress import steps
 from jobs.sources import Corpus, Rows
-from jobs.tracking import tracking_uri
+from jobs.tracking import check_tracking, tracking_uri
 from sparse_core.concepts import Concept, Span, check_prevalence, find_spans
 from sparse_core.encoders import Encoder, EncoderSpec, load_encoder
 from sparse_core.errors import SparseError
@@ -85,6 +85,10 @@ class RememberingEncoder:
         """See `Encoder.tokenizer`."""
         return self._encoder.tokenizer
 
+    def with_prompt(self, prompt: str) -> RememberingEncoder:
+        """See `Encoder.with_prompt`; it remembers what it encodes for itself."""
+        return RememberingEncoder(self._encoder.with_prompt(prompt))
+
     def encode(self, texts: Sequence[str], *, title: str) -> np.ndarray:
         """See `Encoder.encode`; `title` names the progress display."""
         names = [hashlib.sha256(text.encode(errors="surrogatepass")).digest() for text in texts]
@@ -94,6 +98,10 @@ class RememberingEncoder:
                 vectors = self._encoder.encode(list(missing.values()), progress=advance)
             self._vectors |= dict(zip(missing, vectors, strict=True))
         return np.array([self._vectors[name] for name in names])
+
+    def encode_passing(self, texts: Sequence[str]) -> np.ndarray:
+        """Encode texts that nobody will ask for again, without remembering them or showing progress."""
+        return self._encoder.encode(list(texts))
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,7 @@ def check_output(job: str, config: JobConfig) -> None:
     if config.tracking.enabled:
         tracking_uri(config)
     storage.check(config.output, field="output", write=True)
+    check_tracking(config)
     found = storage.read_json(storage.join(config.output, "summary.json"))
     if found is not None and found.get("job") != job:
         raise SparseError(

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs import outputs, sources
-from jobs.config import AuditConfig, Compared, InputConfig
-from sparse_core.encoders import EncoderSpec
+from jobs.config import AuditConfig, Compared, InputConfig, StoredVectors
 from sparse_core.errors import SparseError
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
@@ -27,13 +26,23 @@ class Found:
     vectors: np.ndarray
 
 
-def planned(compared: Compared) -> sources.Source:
-    """The source of a row's vectors, checked."""
-    stored = compared.vectors
+def planned_source(stored: StoredVectors, where: str, field: str) -> sources.Source:
+    """The source of stored vectors, checked; `where` and `field` name them in messages."""
     try:
         return sources.plan(InputConfig(path=stored.path, id=stored.id, embedding=stored.embedding))
     except SparseError as error:
-        raise SparseError(f"compare {compared.name!r}: {str(error).replace('input.', 'vectors.')}") from None
+        raise SparseError(f"{where}: {str(error).replace('input.', f'{field}.')}") from None
+
+
+def read_unprotected(source: sources.Source, ids: Sequence) -> Found:
+    """Unprotected vectors that were computed already.
+
+    Raises
+    ------
+    SparseError
+        If they share no id with the corpus, or have mixed dimensions.
+    """
+    return _matched("unprotected", ids, *_read_stored("unprotected", source), source.input.shown_path, "vectors")
 
 
 def read_vectors(config: AuditConfig, sources_of: dict[str, sources.Source], ids: Sequence) -> dict[str, Found]:
@@ -46,23 +55,24 @@ def read_vectors(config: AuditConfig, sources_of: dict[str, sources.Source], ids
     """
     found = {}
     for compared in config.compare:
+        where = f"compare {compared.name!r}"
         if compared.vectors is not None:
-            read = _read_stored(compared, sources_of[compared.name])
-            found[compared.name] = _matched(compared, ids, *read, compared.vectors.shown_path)
+            read = _read_stored(where, sources_of[compared.name])
+            found[compared.name] = _matched(where, ids, *read, compared.vectors.shown_path, "vectors")
         elif compared.release is not None:
             read = list(outputs.read_published(compared.release, columns=[config.input.id]))
             published = np.concatenate([vectors for _, vectors in read]) if read else np.zeros((1, 0), np.float32)
             published_ids = [record for table, _ in read for record in table[config.input.id].to_pylist()]
-            found[compared.name] = _matched(compared, ids, published_ids, published, compared.release)
+            found[compared.name] = _matched(where, ids, published_ids, published, compared.release, "a release")
     return found
 
 
-def check_dimension(compared: Compared, source: sources.Source, spec: EncoderSpec, whose: str) -> None:
-    """Refuse vectors of another dimension than an encoder's; `whose` names it."""
-    if source.dimension != spec.dimension:
+def check_dimension(where: str, source: sources.Source, dimension: int, whose: str) -> None:
+    """Refuse vectors of another dimension than others', named by `whose`; `where` names them."""
+    if source.dimension != dimension:
         raise SparseError(
-            f"compare {compared.name!r}: the vectors of {source.input.shown_path} have dimension {source.dimension}, "
-            f"those of {whose} {spec.dimension}. Name in encoder.model the model that they were made with."
+            f"{where}: the vectors of {source.input.shown_path} have dimension {source.dimension}, those of {whose} "
+            f"{dimension}. Name in encoder.model the model that they were made with."
         )
 
 
@@ -110,7 +120,7 @@ def turned_back(protected: np.ndarray, original: np.ndarray, *, known: np.ndarra
     return (protected - here) @ (left @ right) + there
 
 
-def _read_stored(compared: Compared, source: sources.Source) -> tuple[list, np.ndarray]:
+def _read_stored(where: str, source: sources.Source) -> tuple[list, np.ndarray]:
     """Ids and vectors, in the order they are stored."""
     ids, vectors, reasons = [], [], Counter()
     for unit in source.units:
@@ -121,26 +131,26 @@ def _read_stored(compared: Compared, source: sources.Source) -> tuple[list, np.n
     odd = reasons["wrong_length_vector"]
     if odd:
         raise SparseError(
-            f"compare {compared.name!r}: {source.input.shown_path} mixes dimensions: {odd:,} of "
+            f"{where}: {source.input.shown_path} mixes dimensions: {odd:,} of "
             f"{len(ids) + reasons.total():,} vectors have another length than {source.dimension}. Give vectors of one "
             "encoder throughout."
         )
     if not ids:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        raise SparseError(f"compare {compared.name!r}: no row of {source.input.shown_path} can be used: {told}.")
+        raise SparseError(f"{where}: no row of {source.input.shown_path} can be used: {told}.")
     return ids, np.concatenate(vectors)
 
 
-def _matched(compared: Compared, ids: Sequence, published_ids: list, vectors: np.ndarray, place: str) -> Found:
+def _matched(where: str, ids: Sequence, published_ids: list, vectors: np.ndarray, place: str, kind: str) -> Found:
     """Published vectors in the order of the corpus."""
     # An id published twice does not tell which vector belongs to which text: such records are left out.
     repeated = {record for record, count in Counter(published_ids).items() if count > 1}
     row_of = {record: row for row, record in enumerate(published_ids) if record not in repeated}
     rows = np.array([row_of.get(record, -1) for record in ids])
     if (rows < 0).all():
-        why = "Are they vectors of another corpus?" if compared.vectors else "Is it a release of another corpus?"
+        why = f"{'Is it' if kind == 'a release' else 'Are they'} {kind} of another corpus?"
         kinds = [type(records[0]).__name__ for records in (ids, published_ids) if records]
         if len(set(kinds)) > 1:
             why = f"Those of input.path are {kinds[0]}, these {kinds[1]}: store both as one type."
-        raise SparseError(f"compare {compared.name!r}: none of the ids of input.path is in {place}. {why}")
+        raise SparseError(f"{where}: none of the ids of input.path is in {place}. {why}")
     return Found(rows >= 0, vectors[np.maximum(rows, 0)])

@@ -29,8 +29,10 @@ class ProtectionRow:
         Median noise norm over median embedding norm; for vectors of another tool, of the distance from the embeddings.
     leakage, leakage_low, leakage_high : float or None
         Of the strongest attack, with its 95% interval; None if every attack failed its positive control.
-    leakage_attack : str or None
-        That attack.
+    leakage_attack, leakage_concept : str or None
+        That attack, and the concept it read, where several were attacked.
+    leakage_learned : float or None
+        Of the strongest attack that sees the vector alone; lower than `leakage` where a dictionary got more.
     utility, utility_low, utility_high : float or None
     utility_task : str or None
     reidentification : float
@@ -54,6 +56,8 @@ class ProtectionRow:
     leakage_low: float | None
     leakage_high: float | None
     leakage_attack: str | None
+    leakage_concept: str | None
+    leakage_learned: float | None
     utility: float | None
     utility_low: float | None
     utility_high: float | None

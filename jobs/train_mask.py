@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from jobs.cli import job_main
 from jobs.cluster import one_thread_each
 from jobs.config import MaskTrainingConfig, TrainMaskConfig
 from jobs.progress import console, steps
+from jobs.registry import register_mask
 from jobs.stages import (
     RememberingEncoder,
     check_output,
@@ -110,7 +111,7 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             texts, spans = [corpus.texts[row] for row in rows], [spans[row] for row in rows]
             check_prevalence(spans, name=planned.concept.name)
             records = Records(texts, spans, embeddings[rows])
-            given = {} if config.mask.whitebox else _pairs(config, planned.concept, records, encoder)
+            given = {} if config.mask.whitebox else mask_inputs(config.mask, planned.concept, records, encoder)
         salt = secrets.token_hex(16)
         named = {
             "concepts": (planned.concept.name,),
@@ -142,8 +143,11 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
             "mask_metrics": mask.info.metrics,
             "fingerprints": {"data": planned.source.fingerprint},
         }
+        place = storage.join(config.output, "mask")
+        tracking.log_directory(place, "mask")
+        registered = None if config.registry is None else register_mask(tracking, place, config.registry)
+        summary.details["registered"] = registered and asdict(registered)
         summary.write(config.output)
-        tracking.log_directory(storage.join(config.output, "mask"), "mask")
     console.print(
         f"Mask of {np.count_nonzero(mask.values)} of {mask.dimension} directions ({config.mask.basis} basis) "
         f"from {_source(summary.details)}: {config.output}/mask",
@@ -167,26 +171,28 @@ class Records:
         return token_labels(tokens, train=np.arange(len(tokens)), min_count=min_count).labels
 
 
-def _pairs(config: TrainMaskConfig, concept: Concept, records: Records, encoder: RememberingEncoder) -> dict:
-    """Sentences with and without the concept, and what else the chosen basis needs."""
-    generator = np.random.default_rng(config.mask.seed)
-    pairs = contrast_pairs(records.texts, records.spans, how=config.mask.removal, generator=generator)
+def mask_inputs(
+    config: MaskTrainingConfig, concept: Concept, records: Records, encoder: RememberingEncoder
+) -> dict[str, np.ndarray]:
+    """Sentences with and without the concept, and what else the chosen basis needs, as `learn_mask` takes it."""
+    generator = np.random.default_rng(config.seed)
+    pairs = contrast_pairs(records.texts, records.spans, how=config.removal, generator=generator)
     given = {
         "positive": records.embeddings[pairs.index],
         "negative": encoder.encode(pairs.negative, title="Encoding sentences without the concept"),
         "lengths": (_lengths(pairs.positive), _lengths(pairs.negative)),
     }
-    if config.mask.basis in ("substitution", "blend", "erasure", "label"):
+    if config.basis in ("substitution", "blend", "erasure", "label"):
         # Tokens seen once say little of themselves but much of those that the corpus does not have.
         given["token_labels"] = records.token_labels(min_count=1)
-    if config.mask.basis == "substitution":
+    if config.basis == "substitution":
         substitutions = value_substitutions(
             records.texts,
             records.spans,
             values=concept.terms,
-            n_contexts=config.mask.contexts,
-            max_values=config.mask.max_values,
-            generator=np.random.default_rng(config.mask.seed),
+            n_contexts=config.contexts,
+            max_values=config.max_values,
+            generator=np.random.default_rng(config.seed),
         )
         vectors = encoder.encode(substitutions.texts, title="Encoding sentences with other values of the concept")
         given["substitutions"] = substitutions.shaped(vectors)

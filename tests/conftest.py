@@ -12,6 +12,19 @@ import pytest
 CORPUS = Path(__file__).parents[1] / "configs" / "data" / "clinical_sentences.parquet"
 
 
+# Jobs without a cluster.
+WITHOUT_RAY = {f"test_{name}.py" for name in ("audit", "calibrate", "html_report", "reproduce", "utility_tasks")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that start a Ray cluster run one after the other in one process; a second one runs the rest."""
+    unit = Path(__file__).parent / "unit"
+    for item in items:
+        alone = unit in item.path.parents or item.path.name in WITHOUT_RAY
+        item.add_marker(pytest.mark.xdist_group("library" if alone else "clusters"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_torch_thread():
     import torch

@@ -18,8 +18,8 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def sparse_commands():
-    lines = [line.split("  #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+def sparse_commands(language):
+    lines = [line.split("  #")[0].strip() for block in blocks(language) for line in block.splitlines()]
     return [line for line in lines if line.startswith("sparse ")]
 
 
@@ -32,9 +32,9 @@ def in_repository_copy(tmp_path, monkeypatch):
 
 
 def test_every_command_runs_in_the_order_of_the_readme(in_repository_copy):
-    commands = sparse_commands()
+    commands = sparse_commands("bash")
     named = {command.split()[1] for command in commands}
-    assert named >= {"train_mask", "key", "privatize", "inspect", "query", "budget", "audit"}
+    assert named >= {"train_mask", "key", "privatize", "inspect", "query", "budget", "audit", "report"}
     for command in commands:
         arguments = shlex.split(command)[1:]
         if "--config" in arguments:
@@ -48,6 +48,20 @@ def test_every_command_runs_in_the_order_of_the_readme(in_repository_copy):
     assert len(scope["frame"]) == len(scope["table"]) == scope["index"].ntotal == len(scope["matrix"])
     scores = [score for _, score in scope["nearest"]]
     assert scores == sorted(scores, reverse=True) and len(scores) == 10
+
+
+@pytest.mark.slow
+def test_every_long_command_runs_in_the_order_of_the_readme(tmp_path, monkeypatch):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    assert main(["key", "new", "sparse.key"]) == 0
+    commands = sparse_commands("sh")
+    assert {command.split()[1] for command in commands} >= {"calibrate", "study", "report", "reproduce"}
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0, command
+    assert (tmp_path / "outputs/calibration/release/embeddings").is_dir()
+    assert (tmp_path / "outputs/studies/small/report.html").is_file()
+    assert (tmp_path / "outputs/champion/manifest.json").is_file()
 
 
 def test_the_python_example_runs(in_repository_copy, capsys):

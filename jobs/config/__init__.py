@@ -3,6 +3,8 @@
 The docstring under a field is its documentation: ``--help`` and error messages are made from it.
 """
 
+from jobs.config.attacks import AveragingConfig, DictionaryConfig, TextAttackConfig
+from jobs.config.calibrate import CalibrateConfig
 from jobs.config.compared import BASELINES, Compared, StoredVectors
 from jobs.config.inputs import (
     ConceptConfig,
@@ -15,7 +17,6 @@ from jobs.config.inputs import (
 )
 from jobs.config.jobs import (
     AuditConfig,
-    ClassificationUtility,
     JobConfig,
     PrivatizeConfig,
     QueryConfig,
@@ -23,7 +24,7 @@ from jobs.config.jobs import (
     QuickstartProtection,
     TrainMaskConfig,
 )
-from jobs.config.loading import describe_fields, load_config, public_settings, section_of
+from jobs.config.loading import describe_fields, load_config, public_settings, sections_of
 from jobs.config.release import (
     BudgetConfig,
     ChunkConfig,
@@ -32,21 +33,38 @@ from jobs.config.release import (
     MaskTrainingConfig,
     OutputConfig,
     ProtectionConfig,
+    RegistryConfig,
     TrackingConfig,
     WeightedMask,
     WorkersConfig,
 )
+from jobs.config.reproduce import Experiment, ReproduceConfig
 from jobs.config.section import Section
+from jobs.config.study import NOISE_LAWS, Range, SpaceConfig, StudyConfig
+from jobs.config.utility import (
+    ClassificationUtility,
+    ClusteringUtility,
+    RetrievalUtility,
+    StsUtility,
+    UtilityTask,
+    UtilityTasks,
+)
 
 __all__ = [
     "BASELINES",
+    "NOISE_LAWS",
     "AuditConfig",
+    "AveragingConfig",
     "BudgetConfig",
+    "CalibrateConfig",
     "ChunkConfig",
     "ClassificationUtility",
+    "ClusteringUtility",
     "Compared",
     "ConceptConfig",
+    "DictionaryConfig",
     "EncoderConfig",
+    "Experiment",
     "InputConfig",
     "JobConfig",
     "KeyConfig",
@@ -58,18 +76,28 @@ __all__ = [
     "QueryConfig",
     "QuickstartConfig",
     "QuickstartProtection",
+    "Range",
+    "RegistryConfig",
+    "ReproduceConfig",
+    "RetrievalUtility",
     "Section",
+    "SpaceConfig",
     "SplitConfig",
     "StorageConfig",
     "StoredVectors",
+    "StsUtility",
+    "StudyConfig",
+    "TextAttackConfig",
     "TrackingConfig",
     "TrainMaskConfig",
+    "UtilityTask",
+    "UtilityTasks",
     "WeightedMask",
     "WorkersConfig",
     "describe_fields",
     "load_config",
     "public_settings",
-    "section_of",
+    "sections_of",
     "template_columns",
     "without_credentials",
 ]

@@ -49,7 +49,8 @@ class Compared(Section):
     removal: Literal[REMOVALS] = "delete"
     """How redaction takes the concept out; 'surrogate' puts other values found in the corpus in its place."""
     mask: str | None = None
-    """Mask directory for the simulated protection or for dropping; a read-out needs one too."""
+    """Mask directory, or its name in MLflow's registry, for the simulated protection or for dropping; a read-out needs
+    one too."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

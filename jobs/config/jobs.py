@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from jobs.config.compared import Compared, refuse_missing_mask
+from jobs.config.attacks import AveragingConfig, DictionaryConfig, TextAttackConfig
+from jobs.config.compared import Compared, StoredVectors, refuse_missing_mask
 from jobs.config.inputs import ConceptConfig, EncoderConfig, InputConfig, SplitConfig, StorageConfig
 from jobs.config.release import (
     BudgetConfig,
@@ -17,26 +18,18 @@ from jobs.config.release import (
     MaskTrainingConfig,
     OutputConfig,
     ProtectionConfig,
+    RegistryConfig,
     TrackingConfig,
     WeightedMask,
     WorkersConfig,
 )
 from jobs.config.section import Positive, Section
+from jobs.config.utility import UtilityTasks
 from sparse_core.attacks import ATTACKS
+from sparse_core.attacks.text import TEXT_ATTACKS
 from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
 
-
-class ClassificationUtility(Section):
-    """Utility as classification: logistic regression on the vectors."""
-
-    task: Literal["classification"] = "classification"
-    """Name of the task."""
-    label: str
-    """Column with the class of each record."""
-    min_class_size: Annotated[int, Field(gt=1)] = 20
-    """Classes with fewer training records are left out."""
-    samples_per_label: Annotated[int, Field(gt=0)] | None = None
-    """Training records per class in each of ten experiments, as in MTEB (8 there); null trains once on all."""
+_ALL_ATTACKS = tuple(sorted({**ATTACKS, **TEXT_ATTACKS}))
 
 
 class JobConfig(Section):
@@ -56,10 +49,16 @@ class TrainMaskConfig(JobConfig):
     encoder: EncoderConfig = EncoderConfig()
     mask: MaskTrainingConfig = MaskTrainingConfig()
     split: SplitConfig | None = SplitConfig()
+    registry: RegistryConfig | None = None
 
     @model_validator(mode="after")
     def _texts(self) -> Self:
         _refuse_vectors(self.input)
+        return self
+
+    @model_validator(mode="after")
+    def _registered_where_recorded(self) -> Self:
+        refuse_unrecorded(self.registry, self.tracking)
         return self
 
 
@@ -76,7 +75,8 @@ class PrivatizeConfig(JobConfig):
     encoder: EncoderConfig | Literal["none"] = EncoderConfig()
     """The model; 'none' where input.embedding names a column of vectors computed already."""
     mask: str | Annotated[tuple[WeightedMask, ...], Field(min_length=1)] | None = None
-    """Mask directory, as written by train_mask; or a list of {path, weight}, to hide several concepts at once."""
+    """Mask directory, as written by train_mask, or models:/NAME@ALIAS or models:/NAME/VERSION in MLflow's registry; or
+    a list of {path, weight}, to hide several concepts at once."""
     protection: ProtectionConfig
     key: KeyConfig = KeyConfig()
     budget: BudgetConfig = BudgetConfig()
@@ -114,16 +114,32 @@ class AuditConfig(JobConfig):
 
     input: InputConfig
     concept: ConceptConfig
-    encoder: EncoderConfig = EncoderConfig()
+    other_concepts: tuple[ConceptConfig, ...] = ()
+    """More concepts that the protections are to hide, each attacked on its own; the headline is the highest leakage
+    of any."""
+    unlisted_concepts: tuple[ConceptConfig, ...] = ()
+    """Concepts that no mask was told of, attacked too, but shown apart: whether protection moved away from them."""
+    encoder: EncoderConfig | Literal["none"] = EncoderConfig()
+    """The model that the vectors were made with; 'none' where `unprotected` names its vectors and nothing else is to
+    be encoded: no redaction, dictionary, similar tokens or attack that writes sentences."""
+    unprotected: StoredVectors | None = None
+    """Unprotected vectors of the texts, computed already; null encodes the texts."""
     split: SplitConfig = SplitConfig()
     compare: Annotated[tuple[Compared, ...], Field(min_length=1)]
     """Protections to compare, one row each."""
-    attacks: Annotated[tuple[Literal[tuple(sorted(ATTACKS))], ...], Field(min_length=1)] = tuple(sorted(ATTACKS))
-    """Attacks to run; the headline leakage is the highest of them."""
+    attacks: Annotated[tuple[Literal[_ALL_ATTACKS], ...], Field(min_length=1)] = tuple(sorted(ATTACKS))
+    """Attacks to run; the headline leakage is the highest of them. Those that write sentences take minutes each."""
+    text_attacks: TextAttackConfig = TextAttackConfig()
+    draws: Annotated[int, Field(ge=0, le=64)] = 7
+    """Further draws of noise that attackers who know the policy simulate to train on."""
+    dictionary: DictionaryConfig | None = None
+    """Attack a closed set of values as well; null leaves it out. What it recovers counts for the headline."""
+    averaging: AveragingConfig | None = None
+    """Attack several releases of the same records as well; null leaves it out."""
     min_token_count: Annotated[int, Field(gt=0)] = 5
     """Concept tokens seen in fewer training records are not attacked: nobody could learn them."""
-    utility: ClassificationUtility | None = None
-    """Task that the vectors should still be good for; null measures none."""
+    utility: UtilityTasks = ()
+    """Tasks that the vectors should still be good for, a list or one alone; the first is shown in the table."""
     similar_tokens: bool = True
     """Whether to attack, with ridge, words beside the concept's too: words that mean nearly the same, and unrelated
     ones, which show whether protection went where it was wanted."""
@@ -133,15 +149,39 @@ class AuditConfig(JobConfig):
     @model_validator(mode="after")
     def _unique_names(self) -> Self:
         _refuse_vectors(self.input)
-        names = [c.name for c in self.compare]
-        if len(set(names)) < len(names):
-            raise ValueError("names in compare must differ")
+        for what, named in {"compare": self.compare, "the concepts": self.concepts}.items():
+            names = [one.name for one in named]
+            if len(set(names)) < len(names):
+                raise ValueError(f"names in {what} must differ")
         return self
+
+    @model_validator(mode="after")
+    def _an_encoder_where_needed(self) -> Self:
+        if self.encoder != "none":
+            return self
+        if self.unprotected is None:
+            raise ValueError("encoder 'none' leaves nothing to make vectors with; name them in unprotected")
+        needing = {
+            "dictionary": self.dictionary is not None,
+            "an attack that writes sentences": bool(set(self.attacks) & set(TEXT_ATTACKS)),
+            "a row with baseline 'redaction'": any(row.baseline == "redaction" for row in self.compare),
+            "similar_tokens": self.similar_tokens and "similar_tokens" in self.model_fields_set,
+            "a row with a protection but no mask": any(row.protection and not row.mask for row in self.compare),
+        }
+        asked = [name for name, wanted in needing.items() if wanted]
+        if asked:
+            raise ValueError(f"{asked[0]} needs the encoder; name it in encoder, or leave that out")
+        return self
+
+    @property
+    def concepts(self) -> tuple[ConceptConfig, ...]:
+        """All concepts, the main one first, those never listed last."""
+        return (self.concept, *self.other_concepts, *self.unlisted_concepts)
 
     @model_validator(mode="after")
     def _unit_vectors_where_needed(self) -> Self:
         for compared in self.compare:
-            if compared.protection is not None:
+            if compared.protection is not None and self.encoder != "none":
                 _refuse_off_the_sphere(compared.protection.mechanism, compared.protection.rho, self.encoder)
         return self
 
@@ -198,8 +238,8 @@ class QuickstartConfig(JobConfig):
     """Attacks to run."""
     min_token_count: Annotated[int, Field(gt=0)] = 5
     """Concept tokens seen in fewer training records are not attacked."""
-    utility: ClassificationUtility | None = None
-    """Task that the vectors should still be good for."""
+    utility: UtilityTasks = ()
+    """Tasks that the vectors should still be good for, as in an audit."""
     key: KeyConfig = KeyConfig()
     workers: WorkersConfig = WorkersConfig()
 
@@ -215,6 +255,12 @@ class QuickstartConfig(JobConfig):
             if row.mask is not None and row.mask not in self.masks:
                 raise ValueError(f"row {row.name!r}: there is no mask {row.mask!r} in masks: {', '.join(self.masks)}")
         return self
+
+
+def refuse_unrecorded(registry: RegistryConfig | None, tracking: TrackingConfig) -> None:
+    """Refuse to register the mask of a run that is not recorded."""
+    if registry is not None and not tracking.enabled:
+        raise ValueError("registry: a mask is registered from the run that made it; set tracking.enabled to true")
 
 
 def _refuse_vectors(source: InputConfig) -> None:

@@ -83,17 +83,27 @@ def _problem(model: type[BaseModel], problem: dict) -> str:
 
 
 def _section_at(model: type[BaseModel], location: tuple) -> type[BaseModel]:
+    choices: list[type[Section]] = []
     for part in location:
         if isinstance(part, str) and part in model.model_fields:
-            model = section_of(model.model_fields[part].annotation) or model
+            choices = sections_of(model.model_fields[part].annotation)
+            model = choices[0] if choices else model
+        else:
+            model = next((section for section in choices if _kind(section) == part), model)
     return model
 
 
-def section_of(annotation: Any) -> type[Section] | None:
-    """The section inside an annotation such as ``Section | None`` or ``tuple[Section, ...]``."""
+def sections_of(annotation: Any) -> list[type[Section]]:
+    """Sections inside an annotation: one in ``tuple[Section, ...]``, several where a field tells their kinds apart."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := section_of(arg))), None)
+        return [annotation]
+    return [section for arg in get_args(annotation) for section in sections_of(arg)]
+
+
+def _kind(section: type[Section]) -> str | None:
+    """What tells a section apart from others in its place: the only value that one of its fields may have."""
+    fixed = (field.annotation for field in section.model_fields.values() if get_origin(field.annotation) is Literal)
+    return next((str(get_args(annotation)[0]) for annotation in fixed if len(get_args(annotation)) == 1), None)
 
 
 def describe_fields(
@@ -102,8 +112,8 @@ def describe_fields(
     """Every field as (dotted name, default, documentation), sections expanded."""
     rows = []
     for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is None or field.description:
+        sections = sections_of(field.annotation)
+        if not sections or field.description:
             default = "required"
             if default_section is not None:
                 default = _shown(getattr(default_section, name))
@@ -112,10 +122,11 @@ def describe_fields(
             choices = _choices(field.annotation)
             text = (field.description or "") + (f" One of: {', '.join(choices)}." if len(choices) > 1 else "")
             rows.append((prefix + name, default, text))
-        if section is not None:
-            many = {tuple: "[]", dict: ".NAME"}.get(getattr(field.annotation, "__origin__", None), "")
-            given = field.get_default()
-            rows += describe_fields(section, f"{prefix}{name}{many}.", given if isinstance(given, section) else None)
+        many = {tuple: "[]", dict: ".NAME"}.get(getattr(field.annotation, "__origin__", None), "")
+        given = field.get_default()
+        for section in sections:
+            within = f"{prefix}{name}{many if len(sections) == 1 else f'[{_kind(section)}]'}."
+            rows += describe_fields(section, within, given if isinstance(given, section) else None)
     return rows
 
 
@@ -144,7 +155,7 @@ def public_settings(config: BaseModel) -> dict[str, str]:
         elif isinstance(value, list | tuple) and any(isinstance(v, dict) for v in value):
             for position, inner in enumerate(value):
                 walk(inner, f"{name}.{position}")
-        elif name.endswith(("concept.terms", "concept.patterns")):
+        elif name.endswith((".terms", ".patterns", "dictionary.values")):
             flat[name] = f"{len(value)} given"
         else:
             flat[name] = without_credentials(str(value))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from jobs.config.section import Positive, Section, Share
 from sparse_core.concepts import REMOVALS
@@ -104,7 +105,7 @@ class WeightedMask(Section):
     """One of several masks."""
 
     path: str
-    """Mask directory."""
+    """Mask directory, or its name in MLflow's registry."""
     weight: Positive = 1.0
     """Its share of the noise, relative to the others."""
 
@@ -126,9 +127,29 @@ class TrackingConfig(Section):
     enabled: bool = True
     """Whether to record runs at all."""
     uri: str | None = None
-    """Tracking URI; null keeps a SQLite store at <output>/mlflow.db."""
+    """Tracking URI: a server, or sqlite:////path/mlflow.db; null takes MLFLOW_TRACKING_URI, or else keeps a SQLite
+    store at <output>/mlflow.db."""
     experiment: str = "sparse"
     """MLflow experiment."""
+    required: bool = True
+    """Whether to refuse to start where the tracking server cannot be reached; otherwise the run is recorded in the
+    SQLite store in the output."""
+
+
+class RegistryConfig(Section):
+    """MLflow's model registry, where the mask gets a name that other jobs can use: models:/NAME@ALIAS."""
+
+    name: Annotated[str, Field(pattern=r"^\w[\w\- .]*$")]
+    """Name of the mask there; each one registered is a version of it."""
+    alias: Annotated[str, Field(pattern=r"^[\w\-]+$")] = "champion"
+    """What points at this version from now on."""
+
+    @field_validator("alias")
+    @classmethod
+    def _not_reserved(cls, alias: str) -> str:
+        if re.fullmatch(r"latest|v\d+", alias, re.IGNORECASE):
+            raise ValueError(f"MLflow keeps {alias!r} for itself; choose another, such as champion")
+        return alias
 
 
 class BudgetConfig(Section):

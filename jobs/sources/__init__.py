@@ -4,8 +4,23 @@
 gives a unit's rows in batches, the bad ones set apart with a reason and a place.
 """
 
+from jobs.sources.columns import Columns, plan_columns, read_columns
 from jobs.sources.plan import plan
 from jobs.sources.reading import Corpus, read, read_all
 from jobs.sources.rows import BATCH_ROWS, Piece, Rejected, Rows, Source, Unit
 
-__all__ = ["BATCH_ROWS", "Corpus", "Piece", "Rejected", "Rows", "Source", "Unit", "plan", "read", "read_all"]
+__all__ = [
+    "BATCH_ROWS",
+    "Columns",
+    "Corpus",
+    "Piece",
+    "Rejected",
+    "Rows",
+    "Source",
+    "Unit",
+    "plan",
+    "plan_columns",
+    "read",
+    "read_all",
+    "read_columns",
+]

@@ -22,7 +22,7 @@ _ID_BYTES = 16
 def sorted_out(source: Source, raw: Raw, key: Key | None) -> Rows:
     """The good rows of a batch, and the bad ones with a reason each."""
     config, rejected = source.input, list(raw.rejected)
-    columns, places = _valid(source, raw, rejected)
+    columns, places = valid_rows(source, raw, rejected)
     n_rows = len(places)
     texts = vectors = None
     if config.embedding is not None:
@@ -56,7 +56,7 @@ def sorted_out(source: Source, raw: Raw, key: Key | None) -> Rows:
     return rows
 
 
-def _valid(source: Source, raw: Raw, rejected: list[Rejected]) -> tuple[dict[str, pa.Array], Sequence[int]]:
+def valid_rows(source: Source, raw: Raw, rejected: list[Rejected]) -> tuple[dict[str, pa.Array], Sequence[int]]:
     """All columns of the source, of the rows whose text is UTF-8."""
     partition = dict(raw.piece.partition)
     columns: dict[str, pa.Array] = {}

@@ -1,6 +1,6 @@
 """The contract of an attack, and the registry that names them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -23,7 +23,16 @@ class Attack(Protocol):
 
     name: str
 
-    def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "Attack":
+    def fit(
+        self,
+        vectors: np.ndarray,
+        labels: np.ndarray,
+        *,
+        public: PublicKnowledge,
+        seed: int,
+        unprotected: np.ndarray | None = None,
+        draws: Sequence[np.ndarray] = (),
+    ) -> "Attack":
         """Learn from protected vectors whose tokens the attacker knows.
 
         Parameters
@@ -33,6 +42,10 @@ class Attack(Protocol):
         public : PublicKnowledge
         seed : int
             Decides everything drawn in training, so that fitting twice gives the same attack.
+        unprotected : float array, shape (n_records, n), optional
+            The same records unprotected: who knows a text and the encoder knows its vector.
+        draws : sequence of float array, each of shape (n_records, n)
+            The same records protected again with other noise, as whoever knows the policy can simulate.
 
         Returns
         -------
@@ -125,17 +138,23 @@ def check_transforms(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_training(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def check_training(
+    vectors: np.ndarray, labels: np.ndarray, draws: Sequence[np.ndarray] = ()
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
     """Training data of an attack, checked.
 
     Parameters
     ----------
     vectors : array-like, shape (n_records, n)
     labels : array-like, shape (n_records, n_tokens)
+    draws : sequence of array-like, each of shape (n_records, n)
 
     Returns
     -------
-    float array, shape (n_records, n), and bool array, shape (n_records, n_tokens)
+    vectors : float array, shape (n_records, n)
+    labels : bool array, shape (n_records, n_tokens)
+    draws : list of float array
+        The vectors, then the further draws of the same records.
 
     Raises
     ------
@@ -149,7 +168,11 @@ def check_training(vectors: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
         raise SparseError("the vocabulary is empty, so there is nothing to attack; give at least one token")
     if n_records < 10:
         raise SparseError(f"{n_records} training records are too few to train and validate an attack; give 10 or more")
-    return vectors, labels
+    checked = [vectors]
+    for draw in draws:
+        checked.append(check_vectors(draw, "a further draw of the training vectors", dimension=vectors.shape[1]))
+        check_same_length(vectors=vectors, draw=checked[-1])
+    return vectors, labels, checked
 
 
 def validation_folds(

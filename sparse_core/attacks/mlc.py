@@ -6,6 +6,7 @@ it sees coordinates that Sigma makes comparable, and stops when held-out guesses
 """
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import expit, logit
@@ -22,7 +23,7 @@ _RECORDS_PER_BLOCK = 8192
 
 # Dropout draws from torch's global generator: two trainings at once would disturb each other, and neither could be
 # repeated.
-_GENERATOR = threading.Lock()
+TORCH_GENERATOR = threading.Lock()
 
 
 @register
@@ -78,8 +79,17 @@ class MlcAttack:
         self.transforms = None if transforms is None else check_transforms(transforms)
         self.device = device
 
-    def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "MlcAttack":
-        """See `Attack.fit`. The global random state of torch is left as it was.
+    def fit(
+        self,
+        vectors: np.ndarray,
+        labels: np.ndarray,
+        *,
+        public: PublicKnowledge,
+        seed: int,
+        unprotected: np.ndarray | None = None,
+        draws: Sequence[np.ndarray] = (),
+    ) -> "MlcAttack":
+        """See `Attack.fit`. Each epoch takes the next draw. The global random state of torch is left as it was.
 
         Raises
         ------
@@ -87,7 +97,7 @@ class MlcAttack:
             For unusable vectors, an empty vocabulary, fewer than 10 records, or a device that torch
             does not have.
         """
-        vectors, labels = check_training(vectors, labels)
+        vectors, labels, draws = check_training(vectors, labels, draws)
         check_device(self.device)
         self._coordinates = fit_coordinates(vectors, public)
         fit, judged = validation_folds(labels, n_folds=5, seed=seed)[0]
@@ -97,7 +107,9 @@ class MlcAttack:
             features = self._coordinates.features(vectors, name)
             scale = max(float(np.sqrt(np.mean(features**2))), np.finfo(np.float32).tiny)
             inputs = (features / scale).astype(np.float32)
-            network, leakage = self._train(inputs[fit], labels[fit], inputs[judged], labels[judged], seed)
+            others = [self._coordinates.features(draw[fit], name) / scale for draw in draws[1:]]
+            known = [inputs[fit], *(other.astype(np.float32) for other in others)]
+            network, leakage = self._train(known, labels[fit], inputs[judged], labels[judged], seed)
             if leakage > best:
                 best, self.transform, self._scale, self._network = leakage, name, scale, network
         self.validation_leakage = best
@@ -134,7 +146,7 @@ class MlcAttack:
 
     def _train(
         self,
-        inputs: np.ndarray,
+        draws: Sequence[np.ndarray],
         labels: np.ndarray,
         held_out: np.ndarray,
         held_out_labels: np.ndarray,
@@ -143,18 +155,19 @@ class MlcAttack:
         import torch
 
         device = torch.device(self.device)
-        x = torch.from_numpy(inputs).to(device)
+        seen = [torch.from_numpy(inputs).to(device) for inputs in draws]
         y = torch.from_numpy(labels.astype(np.float32)).to(device)
         loss_of = torch.nn.BCEWithLogitsLoss(reduction="sum")
         best, waited, state = -1.0, 0, {}
-        batch_size = self.batch_size or min(512, max(64, len(x) // 32))
-        with _GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        batch_size = self.batch_size or min(512, max(64, len(y) // 32))
+        with TORCH_GENERATOR, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            network = self._build(inputs.shape[1], labels).to(device)
+            network = self._build(draws[0].shape[1], labels).to(device)
             optimizer = torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-            for _ in range(self.epochs):
+            for epoch in range(self.epochs):
                 network.train()
-                for rows in torch.randperm(len(x)).to(device).split(batch_size):
+                x = seen[epoch % len(seen)]
+                for rows in torch.randperm(len(y)).to(device).split(batch_size):
                     optimizer.zero_grad(set_to_none=True)
                     (loss_of(network(x[rows]), y[rows]) / len(rows)).backward()
                     optimizer.step()

@@ -6,6 +6,7 @@ Distances are taken after the Wiener read-out or in jointly whitened coordinates
 careful attacker would denoise; which of them is chosen on held-out training records.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,7 @@ from sparse_core.attacks.base import check_training, check_transforms, register,
 from sparse_core.attacks.calibration import fit_logistic
 from sparse_core.attacks.coordinates import fit_coordinates
 from sparse_core.attacks.knowledge import PublicKnowledge
-from sparse_core.evaluation.checks import check_vectors
+from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.leakage import guess_hits
 from sparse_core.evaluation.metrics import top_columns, unit_rows
 
@@ -57,25 +58,38 @@ class NeighbourAttack:
         self.prior_weight = prior_weight
         self.n_folds = n_folds
 
-    def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "NeighbourAttack":
-        """See `Attack.fit`. Coordinates, k and sharpness are those that guess best in cross-validation.
+    def fit(
+        self,
+        vectors: np.ndarray,
+        labels: np.ndarray,
+        *,
+        public: PublicKnowledge,
+        seed: int,
+        unprotected: np.ndarray | None = None,
+        draws: Sequence[np.ndarray] = (),
+    ) -> "NeighbourAttack":
+        """See `Attack.fit`. Coordinates, k, sharpness, and whether victims are compared with protected or with
+        unprotected records, are those that guess best in cross-validation. Draws are not used: unprotected vectors
+        are what their mean tends to.
 
         Raises
         ------
         SparseError
             For unusable vectors, an empty vocabulary or fewer than 10 records.
         """
-        vectors, labels = check_training(vectors, labels)
+        vectors, labels, _ = check_training(vectors, labels)
+        references = [vectors] if unprotected is None else [vectors, check_vectors(unprotected, "unprotected")]
+        check_same_length(vectors=vectors, reference=references[-1])
         folds = [
             (fit, judged, fit_coordinates(vectors[fit], public))
             for fit, judged in validation_folds(labels, n_folds=self.n_folds, seed=seed)
             if len(judged)
         ]
         best_hits = -1
-        for transform in self.transforms:
+        for transform, reference in product(self.transforms, references):
             neighbourhoods = []
             for fit, judged, coordinates in folds:
-                known = _units(coordinates.features(vectors[fit], transform))
+                known = _units(coordinates.features(reference[fit], transform))
                 victims = _units(coordinates.features(vectors[judged], transform))
                 neighbourhoods.append((*_nearest(victims, known, self.neighbours[-1]), labels[fit]))
             for k, sharpness in product(self.neighbours, self.sharpness):
@@ -84,10 +98,11 @@ class NeighbourAttack:
                 if hits > best_hits:
                     best_hits, held_out = hits, votes
                     self.transform, self.k, self.chosen_sharpness = transform, k, sharpness
+                    compared = reference
         truth = [labels[judged] for _, judged, _ in folds]
         self._slope, self._shift = fit_logistic(logit(_stack(held_out, labels)), _stack(truth, labels))
         self._coordinates = fit_coordinates(vectors, public)
-        self._known = _units(self._coordinates.features(vectors, self.transform))
+        self._known = _units(self._coordinates.features(compared, self.transform))
         self._labels = labels
         return self
 

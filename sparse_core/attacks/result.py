@@ -106,6 +106,47 @@ def leakage_intervals(
     return *plain, normalized
 
 
+def judged_result(
+    attack: str,
+    records: np.ndarray,
+    true: np.ndarray,
+    hits: tuple[np.ndarray, np.ndarray, np.ndarray],
+    *,
+    confidences: tuple[float, float],
+    n_bootstrap: int,
+    seed: int,
+) -> AttackResult:
+    """What an attack hit, with intervals on the same resamples and the verdict.
+
+    Parameters
+    ----------
+    attack : str
+        Its name.
+    records : int array, shape (n_test,)
+    true : bool array, shape (n_test, n_tokens)
+    hits : tuple of array, each of shape (n_test, n_tokens)
+        Unprotected, protected and floor.
+    confidences : tuple of float
+        Protected and unprotected.
+    n_bootstrap, seed : int
+
+    Returns
+    -------
+    AttackResult
+
+    Raises
+    ------
+    SparseError
+        If no record holds a token.
+    """
+    generator = np.random.default_rng([seed, 1])
+    ceiling, leaked, floor, normalized = leakage_intervals(*hits, true, n_bootstrap=n_bootstrap, generator=generator)
+    verdict = "ok" if ceiling.low > floor.high else FAILED
+    if verdict == FAILED:
+        normalized = Interval(float("nan"), float("nan"), float("nan"))
+    return AttackResult(attack, ceiling, leaked, floor, normalized, *confidences, verdict, records, true, *hits)
+
+
 def headline(results: Iterable[AttackResult]) -> AttackResult | None:
     """The strongest attack, whose protected leakage is the headline.
 

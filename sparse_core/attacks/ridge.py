@@ -6,7 +6,7 @@ regression weights is right is not known beforehand, so several coordinates (`Co
 and penalties are tried, and those that guess best on held-out training records win.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import expit
@@ -46,22 +46,36 @@ class RidgeAttack:
         self.transforms = check_transforms(transforms)
         self.n_folds = n_folds
 
-    def fit(self, vectors: np.ndarray, labels: np.ndarray, *, public: PublicKnowledge, seed: int) -> "RidgeAttack":
+    def fit(
+        self,
+        vectors: np.ndarray,
+        labels: np.ndarray,
+        *,
+        public: PublicKnowledge,
+        seed: int,
+        unprotected: np.ndarray | None = None,
+        draws: Sequence[np.ndarray] = (),
+    ) -> "RidgeAttack":
         """See `Attack.fit`. Closed form: one eigendecomposition per fold and transform, one to refit.
+
+        All draws of a record are on one side of a fold, and only the first is judged.
 
         Raises
         ------
         SparseError
             For unusable vectors, an empty vocabulary or fewer than 10 records.
         """
-        vectors, labels = check_training(vectors, labels)
+        vectors, labels, draws = check_training(vectors, labels, draws)
         self._coordinates = fit_coordinates(vectors, public)
         folds = validation_folds(labels, n_folds=self.n_folds, seed=seed)
         truth = np.concatenate([labels[judged] for _, judged in folds])
-        best_hits = -1
+        best_hits, repeats = -1, (len(draws), 1)
         for transform in self.transforms:
-            features = self._coordinates.features(vectors, transform)
-            paths = [ridge_path(features[fit], labels[fit]) for fit, _ in folds]
+            features, *others = (self._coordinates.features(draw, transform) for draw in draws)
+            paths = [
+                ridge_path(np.concatenate([part[fit] for part in (features, *others)]), np.tile(labels[fit], repeats))
+                for fit, _ in folds
+            ]
             for penalty in self.penalties:
                 models = [solve(penalty) for solve in paths]
                 estimates = np.concatenate(
@@ -71,8 +85,8 @@ class RidgeAttack:
                 if hits > best_hits:
                     best_hits, self.transform, self.penalty, chosen = hits, transform, penalty, estimates
         self._slope, self._shift = fit_logistic(chosen, truth)
-        features = self._coordinates.features(vectors, self.transform)
-        self._weights, self._offset = ridge_path(features, labels)(self.penalty)
+        features = np.concatenate([self._coordinates.features(draw, self.transform) for draw in draws])
+        self._weights, self._offset = ridge_path(features, np.tile(labels, repeats))(self.penalty)
         return self
 
     def scores(self, vectors: np.ndarray) -> np.ndarray:

@@ -1,14 +1,14 @@
 """One attack, measured: positive control, protected figure and floor on the same test records."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 
 import numpy as np
 
 from sparse_core.attacks.base import Attack
 from sparse_core.attacks.knowledge import PublicKnowledge
-from sparse_core.attacks.result import FAILED, AttackResult, leakage_intervals
+from sparse_core.attacks.result import AttackResult, judged_result
 from sparse_core.errors import SparseError
-from sparse_core.evaluation.bootstrap import Interval
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.leakage import confidence, guess_hits
 from sparse_core.evaluation.tokens import row_mask
@@ -29,6 +29,7 @@ def run_attack(
     n_bootstrap: int = 1000,
     n_shuffles: int | None = None,
     control: AttackResult | None = None,
+    draws: Sequence[np.ndarray] = (),
 ) -> AttackResult:
     """Train an attack on known records and measure it on others, with its control and its floor.
 
@@ -60,6 +61,9 @@ def run_attack(
     control : AttackResult, optional
         This attack on the same records under another protection: its positive control, which is about
         the unprotected vectors, is taken over instead of trained again.
+    draws : sequence of float array, each of shape (n_train, n)
+        The training records, in rising order, protected again with other noise: an attacker who knows the policy
+        simulates that to train on.
 
     Returns
     -------
@@ -88,38 +92,32 @@ def run_attack(
     n_shuffles = n_shuffles or min(5, max(1, 20 // labels.shape[1]))
     shuffles = np.random.default_rng([seed, 0])
 
-    def measure(vectors: np.ndarray, sources: np.ndarray, knowledge: PublicKnowledge) -> tuple[np.ndarray, float]:
-        fitted = deepcopy(attack).fit(vectors[known], labels[sources], public=knowledge, seed=seed)
+    simulated = {"unprotected": unprotected[known], "draws": draws}
+
+    def measure(
+        vectors: np.ndarray, sources: np.ndarray, knowledge: PublicKnowledge, **simulated
+    ) -> tuple[np.ndarray, float]:
+        fitted = deepcopy(attack).fit(vectors[known], labels[sources], public=knowledge, seed=seed, **simulated)
         scores = fitted.scores(vectors[records])
         return guess_hits(scores, true), confidence(scores, true)
 
     if control is None:
         hits_unprotected, confidence_unprotected = measure(unprotected, known, public.without_noise())
     else:
-        _refuse_other_control(control, attack, records, true)
+        refuse_other_control(control, attack, records, true)
         hits_unprotected, confidence_unprotected = control.hits_unprotected, control.confidence_unprotected
-    hits_protected, confidence_protected = measure(protected, known, public)
+    hits_protected, confidence_protected = measure(protected, known, public, **simulated)
     hits_floor = np.mean(
-        [measure(protected, shuffles.permutation(known), public)[0] for _ in range(n_shuffles)], axis=0
+        [measure(protected, shuffles.permutation(known), public, **simulated)[0] for _ in range(n_shuffles)], axis=0
     )
-    hits = (hits_unprotected, hits_protected, hits_floor)
-    generator = np.random.default_rng([seed, 1])
-    ceiling, leaked, floor, normalized = leakage_intervals(*hits, true, n_bootstrap=n_bootstrap, generator=generator)
-    verdict = "ok" if ceiling.low > floor.high else FAILED
-    if verdict == FAILED:
-        normalized = Interval(float("nan"), float("nan"), float("nan"))
-    return AttackResult(
+    return judged_result(
         attack.name,
-        ceiling,
-        leaked,
-        floor,
-        normalized,
-        confidence_protected,
-        confidence_unprotected,
-        verdict,
         records,
         true,
-        *hits,
+        (hits_unprotected, hits_protected, hits_floor),
+        confidences=(confidence_protected, confidence_unprotected),
+        n_bootstrap=n_bootstrap,
+        seed=seed,
     )
 
 
@@ -144,7 +142,20 @@ def check_enough_records(n_records: int) -> None:
         )
 
 
-def _refuse_other_control(control: AttackResult, attack: Attack, records: np.ndarray, true: np.ndarray) -> None:
+def refuse_other_control(control: AttackResult, attack: Attack, records: np.ndarray, true: np.ndarray) -> None:
+    """Refuse a positive control that is not about the same attack, records and tokens.
+
+    Parameters
+    ----------
+    control : AttackResult
+    attack : Attack
+    records : int array, shape (n_test,)
+    true : bool array, shape (n_test, n_tokens)
+
+    Raises
+    ------
+    SparseError
+    """
     if (
         control.attack != attack.name
         or not np.array_equal(control.records, records)

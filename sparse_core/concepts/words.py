@@ -147,9 +147,27 @@ def word_tokens(text: str) -> tuple[str, ...]:
         In order of appearance, with repetitions. Hyphenated names give one token a part; an apostrophe
         inside a word stays, as ``'``.
     """
-    words = (strip_possessive(match.group()) for match in _APOSTROPHE_WORD.finditer(text))
-    tokens = ("'".join(fold_word(part) for part in fold_edge(word).split("'")) for word in words)
-    return tuple(token for token in tokens if has_word(token))
+    return tuple(token for token, _, _ in placed_words(text))
+
+
+def placed_words(text: str) -> list[tuple[str, int, int]]:
+    """The words of `word_tokens`, with the offsets at which each stands, possessive ending included.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    list of (token, start, end)
+    """
+    found = []
+    for match in _APOSTROPHE_WORD.finditer(text):
+        word = strip_possessive(match.group())
+        token = "'".join(fold_word(part) for part in fold_edge(word).split("'"))
+        if has_word(token):
+            found.append((token, *match.span()))
+    return found
 
 
 def has_word(text: str) -> bool:

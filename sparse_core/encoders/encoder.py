@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -98,6 +100,15 @@ class Encoder:
                 waiting = following
             if waiting is not None:
                 yield self._vectors(waiting[0], waiting[1].result(), None)
+
+    def with_prompt(self, prompt: str) -> Encoder:
+        """The same model, sharing its weights, with another prompt before every text."""
+        other = copy(self)
+        other.spec = replace(self.spec, prompt=prompt)
+        if self.tokenizer is not None:
+            other.tokenizer = copy(self.tokenizer)
+            other.tokenizer.prompt = prompt
+        return other
 
     def count_truncated(self, texts: Sequence[str]) -> int:
         """Number of texts longer than ``spec.max_tokens``, of which the encoder sees only the start."""

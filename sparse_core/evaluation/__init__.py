@@ -6,10 +6,11 @@ from sparse_core.evaluation.bootstrap import (
     ratio_interval,
     resample_ratios,
 )
+from sparse_core.evaluation.clustering import clustering
 from sparse_core.evaluation.leakage import confidence, guess_hits, micro_leakage
 from sparse_core.evaluation.splits import Split, near_duplicate_groups, split_records
 from sparse_core.evaluation.tokens import TokenLabels, token_labels
-from sparse_core.evaluation.utility import UtilityResult, classification, clustering, retrieval, sts
+from sparse_core.evaluation.utility import UtilityResult, classification, retrieval, sts
 
 __all__ = [
     "Interval",

@@ -146,24 +146,45 @@ def few_per_label(targets: np.ndarray, samples_per_label: int, n_experiments: in
     return draws
 
 
-def v_measure(tables: np.ndarray) -> np.ndarray:
-    """V-measure of contingency tables (Rosenberg & Hirschberg 2007).
+def v_measure(classes: np.ndarray, clusters: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """V-measures of resamples (Rosenberg & Hirschberg 2007).
 
     Parameters
     ----------
-    tables : float array, shape (n_tables, n_classes, n_clusters)
-        Records by class and cluster.
+    classes, clusters : int array, shape (n_records,)
+        Numbers from 0.
+    counts : int array, shape (n_resamples, n_records)
+        How often each record is in each resample; a row of ones is the sample itself.
 
     Returns
     -------
-    float array, shape (n_tables,)
+    float array, shape (n_resamples,)
         2 I(class; cluster) / (H(class) + H(cluster)); 1 where both entropies are 0.
     """
-    classes, clusters = tables.sum(axis=2), tables.sum(axis=1)
-    joint = tables.reshape(len(tables), -1)
-    separate = entropy(classes) + entropy(clusters)
+    # Cells without a record stay empty in every resample.
+    _, cells = np.unique(classes * (clusters.max() + 1) + clusters, return_inverse=True)
+    of_classes, of_clusters, of_cells = (entropy(totals(groups, counts)) for groups in (classes, clusters, cells))
+    separate = of_classes + of_clusters
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(separate > 0, 2 * (separate - entropy(joint)) / separate, 1.0)
+        return np.where(separate > 0, 2 * (separate - of_cells) / separate, 1.0)
+
+
+def totals(groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Records of each group in each resample.
+
+    Parameters
+    ----------
+    groups : int array, shape (n_records,)
+    counts : int array, shape (n_resamples, n_records)
+
+    Returns
+    -------
+    int array, shape (n_resamples, n_groups)
+        Groups that hold a record, in order of their numbers.
+    """
+    order = np.argsort(groups, kind="stable")
+    starts = np.unique(groups[order], return_index=True)[1]
+    return np.add.reduceat(counts[:, order], starts, axis=1)
 
 
 def entropy(counts: np.ndarray) -> np.ndarray:

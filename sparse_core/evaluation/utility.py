@@ -13,7 +13,7 @@ import numpy as np
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.bootstrap import interval_of, ratio_interval, resample_counts
 from sparse_core.evaluation.checks import check_same_length, check_vectors
-from sparse_core.evaluation.metrics import few_per_label, ndcg, spearman, top_columns, unit_rows, v_measure
+from sparse_core.evaluation.metrics import few_per_label, ndcg, spearman, top_columns, unit_rows
 
 _QUERIES_PER_BLOCK = 256
 MTEB_SEED = 42
@@ -215,55 +215,3 @@ def retrieval(
         scores += [ndcg(ranking, qrels[row], k) for row, ranking in zip(rows, rankings, strict=True)]
     interval = ratio_interval(np.array(scores), n_resamples=n_bootstrap, generator=generator)
     return UtilityResult("retrieval", f"ndcg_at_{k}", interval.value, interval.low, interval.high, len(judged))
-
-
-def clustering(
-    vectors: np.ndarray,
-    labels: Sequence,
-    *,
-    seed: int = MTEB_SEED,
-    n_bootstrap: int = 1000,
-    generator: np.random.Generator,
-) -> UtilityResult:
-    """V-measure of mini-batch k-means with as many clusters as labels, as MTEB defines it.
-
-    Parameters
-    ----------
-    vectors : float array, shape (n_records, dimension)
-    labels : sequence, length n_records
-    seed : int
-        Of k-means.
-    n_bootstrap : int
-        Resamples of records with the clusters as they are: the interval leaves out the variation
-        between runs of k-means. V-measure grows slightly on resamples, since repeats look like
-        agreement, so the ends are those of the basic bootstrap around the score.
-    generator : numpy.random.Generator
-        Source of the resamples.
-
-    Returns
-    -------
-    UtilityResult
-        metric "v_measure".
-
-    Raises
-    ------
-    SparseError
-        For unusable vectors, unequal lengths, or a single label.
-    """
-    from sklearn.cluster import MiniBatchKMeans
-
-    vectors = check_vectors(vectors, "vectors")
-    n_records = check_same_length(vectors=vectors, labels=labels)
-    classes, targets = np.unique(np.asarray(labels), return_inverse=True)
-    if len(classes) < 2:
-        raise SparseError(f"{len(classes)} distinct labels; clustering needs two at least")
-    model = MiniBatchKMeans(n_clusters=len(classes), batch_size=512, n_init="auto", random_state=seed)
-    found = model.fit_predict(vectors)
-    cells = targets * len(classes) + found
-    tables = np.zeros((n_bootstrap + 1, len(classes) ** 2))
-    tables[0] = np.bincount(cells, minlength=len(classes) ** 2)
-    tables[1:] = generator.multinomial(n_records, tables[0] / n_records, size=n_bootstrap)
-    values = v_measure(tables.reshape(-1, len(classes), len(classes)))
-    spread = interval_of(float(values[0]), values[1:])
-    low, high = 2 * values[0] - spread.high, 2 * values[0] - spread.low
-    return UtilityResult("clustering", "v_measure", float(values[0]), float(low), float(high), n_records)

@@ -73,7 +73,7 @@ def learn_mask(
         Larger closes more gates. A direction stays open where it has more than ``penalty`` times as large a share
         of the concept's energy as of utility (1/n for ``label``, ``shift`` and ``coordinate``) or is worth more
         than ``penalty`` bits per 1/n of utility to the classifier. With 0.4 at rho 3 and floor .005, STS12 keeps
-        94-96%, and known tokens leak 26-31% of what they do unprotected (tests/benchmarks/test_mask_study.py).
+        94-96%, and known tokens leak 28-32% of what they do unprotected (tests/benchmarks/test_mask_study.py).
     seed : int
         The same seed and inputs give the same mask.
     epochs : int

@@ -1,9 +1,11 @@
 import json
 import os
+import shutil
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import mlflow_servers
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,6 +149,25 @@ def seaweedfs(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="session")
+def mlflow_database(tmp_path_factory):
+    """An empty SQLite store of MLflow's, to copy: making one takes seconds."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments(max_results=1)
+    return path
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory, mlflow_database):
+    """MLflow's server."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(mlflow_database, folder / "server.db")
+    with mlflow_servers.mlflow_server(folder) as server:
+        yield server
+
+
 @pytest.fixture(params=["moto", "seaweedfs"])
 def s3_server(request):
     """One S3-compatible server after the other."""
@@ -239,6 +260,12 @@ class SmallRelease:
             counts = {"rows_in": 606, "rows_out": 600, "quarantined": {"empty_text": 6}}
             storage.write_json(f"{output}/summary.json", {"job": "privatize", "counts": counts})
         return files
+
+
+@pytest.fixture(scope="session")
+def principal_mask():
+    """A mask of vectors, see `SmallRelease.mask`."""
+    return SmallRelease.mask
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from jobs import report
 from jobs.cli import JOBS, main
-from jobs.config import AuditConfig, PrivatizeConfig, QueryConfig, QuickstartConfig, TrainMaskConfig, describe_fields
+from jobs.config import (
+    AuditConfig,
+    CalibrateConfig,
+    PrivatizeConfig,
+    QueryConfig,
+    QuickstartConfig,
+    StudyConfig,
+    TrainMaskConfig,
+    describe_fields,
+)
+from jobs.report.table import markdown
 from sparse_core.noise import Key
 
 DATA = Path(__file__).parents[2] / "configs/data/clinical_sentences.parquet"
@@ -20,6 +29,8 @@ MODELS = {
     "privatize": PrivatizeConfig,
     "query": QueryConfig,
     "audit": AuditConfig,
+    "study": StudyConfig,
+    "calibrate": CalibrateConfig,
 }
 PLAIN = "protection={mechanism: laplace, rho: 1, read_out: none}"
 every_job = pytest.mark.parametrize("job", JOBS)
@@ -252,7 +263,7 @@ def test_a_job_does_not_overwrite_the_output_of_another(job, tmp_path, capsys):
 
 
 def test_a_name_with_a_bar_keeps_the_reports_tables_whole():
-    *_, row = report._markdown(("name", "leakage"), [["masked | x", "0.1"]])
+    *_, row = markdown(("name", "leakage"), [["masked | x", "0.1"]])
     assert row.replace("\\|", "").count("|") == 3
 
 

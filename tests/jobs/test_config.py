@@ -6,29 +6,33 @@ from pydantic import BaseModel
 
 from jobs.config import (
     AuditConfig,
+    CalibrateConfig,
     MaskTrainingConfig,
     PrivatizeConfig,
     QueryConfig,
     QuickstartConfig,
     SplitConfig,
+    StudyConfig,
     TrainMaskConfig,
     describe_fields,
     load_config,
     public_settings,
-    section_of,
+    sections_of,
 )
 from sparse_core.errors import SparseError
 from sparse_core.masks import WHITEBOX_BASES
 from sparse_core.mechanisms import DEFAULT_DELTA
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODELS = (TrainMaskConfig, PrivatizeConfig, QueryConfig, AuditConfig, QuickstartConfig)
+MODELS = (TrainMaskConfig, PrivatizeConfig, QueryConfig, AuditConfig, QuickstartConfig, StudyConfig, CalibrateConfig)
 JOBS = {
     "train_mask": TrainMaskConfig,
     "privatize": PrivatizeConfig,
     "query": QueryConfig,
     "audit": AuditConfig,
     "quickstart": QuickstartConfig,
+    "study": StudyConfig,
+    "calibrate": CalibrateConfig,
 }
 TRAINING = {"output": "out", "input": {"path": "a.csv"}, "concept": {"name": "people", "terms": ["Zorvath"]}}
 PRIVATIZING = {"output": "out", "input": {"path": "a.csv"}, "protection": {"mechanism": "laplace", "rho": 1}}
@@ -50,10 +54,10 @@ def load(tmp_path):
 def leaves(model: type[BaseModel]):
     """Every field that is no section, or not only one, with its model."""
     for name, field in model.model_fields.items():
-        section = section_of(field.annotation)
-        if section is None or field.description:
+        sections = sections_of(field.annotation)
+        if not sections or field.description:
             yield model, name, field
-        if section is not None:
+        for section in sections:
             yield from leaves(section)
 
 
@@ -82,11 +86,14 @@ def test_masks_by_name_are_described_under_a_name():
     assert "masks.NAME.penalty" in [name for name, _, _ in describe_fields(QuickstartConfig)]
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(CONFIGS.glob("*.yaml")), *sorted(CONFIGS.glob("studies/*.yaml"))], ids=lambda path: path.name
+)
 def test_every_configuration_in_the_repository_is_valid_and_tells_its_command(path):
     text = path.read_text()
-    job = next(job for job in JOBS if f"sparse {job.replace('_', '-')} " in text or f"sparse {job} " in text)
-    assert f"sparse {job} --config configs/{path.name}" in text
+    told = [job for job in JOBS if f"sparse {job} --config configs/{path.relative_to(CONFIGS)}" in text]
+    assert len(told) == 1
+    job = told[0]
     load_config(JOBS[job], str(path), [])
 
 
@@ -117,7 +124,8 @@ def test_an_unknown_field_is_told_with_the_nearest_there_is(load, override, told
             {"compare": [{"name": "x", "protection": {"mechanism": "laplace", "roh": 1}}]},
             "compare.0.protection.roh: no such field; did you mean 'rho'?",
         ),
-        ({"utility": {"lable": "x"}}, "utility.lable: no such field; did you mean 'label'?"),
+        ({"utility": {"lable": "x"}}, "utility.0.classification.lable: no such field; did you mean 'label'?"),
+        ({"utility": [{"task": "sts", "lefft": "x"}]}, "utility.0.sts.lefft: no such field; did you mean 'left'?"),
     ],
 )
 def test_an_unknown_field_inside_a_list_or_an_optional_section_is_told_too(load, fields, told):

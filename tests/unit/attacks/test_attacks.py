@@ -42,6 +42,14 @@ def test_knowing_sigma_beats_not_knowing_it(name, gain, make_gaussian):
     assert np.mean(aware) > np.mean(blind) + gain
 
 
+@pytest.mark.parametrize("name", ["ridge", "mlc"])
+def test_draws_of_other_records_are_refused(name, gaussian):
+    rows = gaussian.train
+    known = {"labels": gaussian.labels[rows], "public": gaussian.public, "seed": 0}
+    with pytest.raises(SparseError, match="draw"):
+        build_attack(name).fit(gaussian.protected[rows], draws=[gaussian.protected[rows][:-1]], **known)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_probabilities_and_the_seed_decides_them(name, gaussian):
     rows, labels = gaussian.train, gaussian.labels[gaussian.train]

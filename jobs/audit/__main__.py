@@ -1,0 +1,3 @@
+from jobs.cli import job_main
+
+job_main("audit")
