@@ -33,6 +33,8 @@ PROTECTION = {
     "epsilon_euclidean",
     "rho",
     "leakage",
+    "leakage_concept",
+    "leakage_learned",
     "leakage_low",
     "leakage_high",
     "leakage_attack",
@@ -200,13 +202,14 @@ def test_rows_in_are_rows_out_and_quarantined(request, workspace, job):
 
 def test_the_summary_of_train_mask_has_the_documented_names(mask):
     summary = summary_of(mask.parent)
-    assert set(summary) == COUNTS | {"concept_rows", "pairs", "mask_metrics"}
+    assert set(summary) == COUNTS | {"concept_rows", "pairs", "mask_metrics", "registered"}
     assert (summary["job"], summary["policy_hash"], summary["protections"]) == ("train_mask", None, [])
 
 
 def test_the_summary_of_privatize_has_the_documented_names(release):
     summary = summary_of(release)
-    assert set(summary) == COUNTS | {"guarantee", "key_identifier", "truncated", "first_row", "budget"}
+    names = {"guarantee", "key_identifier", "truncated", "first_row", "budget", "registered_masks"}
+    assert set(summary) == COUNTS | names
     assert (summary["job"], summary["policy_hash"]) == ("privatize", Policy.load(release / "policy").hash)
     assert summary["guarantee"]["rho"] == pytest.approx(1.5)
 
@@ -220,7 +223,15 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "tokens_coverage",
         "concept_test_records",
         "attacks",
+        "concepts",
+        "reidentification",
+        "dictionary",
+        "dictionary_share",
+        "averaging",
+        "reconstruction",
         "token_groups",
+        "utilities",
+        "registered_masks",
     }
     assert [set(row) for row in summary["protections"]] == [PROTECTION] * 3
 
