@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from jobs.config.inputs import ConceptConfig, EncoderConfig, InputConfig, SplitConfig
-from jobs.config.jobs import JobConfig, _refuse_vectors, refuse_unrecorded
+from jobs.config.jobs import JobConfig, refuse_unrecorded, refuse_vectors
 from jobs.config.release import MaskTrainingConfig, RegistryConfig
 from jobs.config.section import Share
 from jobs.config.study import Range
@@ -82,7 +82,7 @@ class CalibrateConfig(JobConfig):
 
     @model_validator(mode="after")
     def _something_to_seek(self) -> Self:
-        _refuse_vectors(self.input)
+        refuse_vectors(self.input)
         if not self.utility:
             raise ValueError("utility: without a task there is nothing to prefer one policy by; name one")
         refuse_unrecorded(self.registry, self.tracking)

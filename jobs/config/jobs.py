@@ -53,7 +53,7 @@ class TrainMaskConfig(JobConfig):
 
     @model_validator(mode="after")
     def _texts(self) -> Self:
-        _refuse_vectors(self.input)
+        refuse_vectors(self.input)
         return self
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class PrivatizeConfig(JobConfig):
             if self.chunk is not None:
                 raise ValueError("chunk cuts texts; where vectors are stored there is none, leave it out")
             return self
-        _refuse_off_the_sphere(self.protection.mechanism, self.protection.rho, self.encoder)
+        refuse_off_the_sphere(self.protection.mechanism, self.protection.rho, self.encoder)
         if not self.encoder.normalize and self.protection.rho is not None and self.protection.embedding_norm is None:
             raise ValueError(
                 "protection.rho is relative to the norm of the embeddings, which is not 1 with encoder.normalize "
@@ -148,7 +148,7 @@ class AuditConfig(JobConfig):
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:
-        _refuse_vectors(self.input)
+        refuse_vectors(self.input)
         for what, named in {"compare": self.compare, "the concepts": self.concepts}.items():
             names = [one.name for one in named]
             if len(set(names)) < len(names):
@@ -182,7 +182,7 @@ class AuditConfig(JobConfig):
     def _unit_vectors_where_needed(self) -> Self:
         for compared in self.compare:
             if compared.protection is not None and self.encoder != "none":
-                _refuse_off_the_sphere(compared.protection.mechanism, compared.protection.rho, self.encoder)
+                refuse_off_the_sphere(compared.protection.mechanism, compared.protection.rho, self.encoder)
         return self
 
 
@@ -249,7 +249,7 @@ class QuickstartConfig(JobConfig):
         if self.release not in rows:
             raise ValueError(f"release {self.release!r} is not one of compare: {', '.join(rows)}")
         for row in self.compare:
-            _refuse_off_the_sphere(row.mechanism, self.rho, self.encoder)
+            refuse_off_the_sphere(row.mechanism, self.rho, self.encoder)
             if (row.mechanism == "mahalanobis") != (row.mask is not None):
                 raise ValueError(f"row {row.name!r}: a mask belongs to the mechanism mahalanobis, and only to it")
             if row.mask is not None and row.mask not in self.masks:
@@ -263,7 +263,8 @@ def refuse_unrecorded(registry: RegistryConfig | None, tracking: TrackingConfig)
         raise ValueError("registry: a mask is registered from the run that made it; set tracking.enabled to true")
 
 
-def _refuse_vectors(source: InputConfig) -> None:
+def refuse_vectors(source: InputConfig) -> None:
+    """Refuse vectors in place of texts, for a job that looks for a concept."""
     if source.embedding is not None:
         raise ValueError("a concept is found in texts; name their column in input.text instead of input.embedding")
 
@@ -273,7 +274,8 @@ def _refuse_encoder_beside_vectors(encoder: EncoderConfig | str, source: InputCo
         raise ValueError("encoder 'none' and input.embedding go together: name the column, and take no encoder")
 
 
-def _refuse_off_the_sphere(mechanism: str, rho: float | None, encoder: EncoderConfig) -> None:
+def refuse_off_the_sphere(mechanism: str, rho: float | None, encoder: EncoderConfig) -> None:
+    """Refuse a mechanism on directions for vectors that are none, or more noise than directions can have."""
     if mechanism != "purkayastha":
         return
     if not encoder.normalize:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from jobs.config.inputs import ConceptConfig, EncoderConfig, InputConfig, SplitConfig
-from jobs.config.jobs import JobConfig, _refuse_off_the_sphere, _refuse_vectors, refuse_unrecorded
+from jobs.config.jobs import JobConfig, refuse_off_the_sphere, refuse_unrecorded, refuse_vectors
 from jobs.config.release import MaskTrainingConfig, RegistryConfig, WorkersConfig
 from jobs.config.section import Positive, Section, Share
 from jobs.config.utility import UtilityTasks
@@ -149,7 +149,7 @@ class StudyConfig(JobConfig):
 
     @model_validator(mode="after")
     def _texts(self) -> Self:
-        _refuse_vectors(self.input)
+        refuse_vectors(self.input)
         return self
 
     @model_validator(mode="after")
@@ -194,5 +194,5 @@ class StudyConfig(JobConfig):
             for mechanism in self.space.mechanism:
                 rho = self.space.rho
                 largest = rho.high if isinstance(rho, Range) else max(rho or (0,))
-                _refuse_off_the_sphere(mechanism, largest or None, encoder)
+                refuse_off_the_sphere(mechanism, largest or None, encoder)
         return self
