@@ -31,7 +31,9 @@ def columns(rows: Sequence[ProtectionRow]) -> tuple[str, ...]:
 
 def cells(row: ProtectionRow, rows: Sequence[ProtectionRow]) -> list[str]:
     """A row's figures as text, in the order of the table's columns."""
-    learned = [number(row.leakage_learned)] if _LEARNED in columns(rows) else []
+    learned = []
+    if _LEARNED in columns(rows):
+        learned = ["-" if row.leakage_learned is None else f"{row.leakage_learned:.3f}"]
     return [
         row.protection,
         row.basis,
