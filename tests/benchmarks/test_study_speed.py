@@ -1,6 +1,6 @@
 """What a study costs: a grid of 75 trials on 10,000 sentences, and one mask on 10,000 sentence pairs.
 
-    pytest -m benchmark -s tests/benchmarks/test_study.py
+    pytest -m benchmark -s tests/benchmarks/test_study_speed.py
 
 Sentences are those of STS12-16 without MSRvid, the concept is the names that a small entity model finds in them, and
 utility is the correlation with people's scores of the pairs. Times are those of the clock and CPU seconds, which a busy
