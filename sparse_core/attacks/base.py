@@ -168,11 +168,31 @@ def check_training(
         raise SparseError("the vocabulary is empty, so there is nothing to attack; give at least one token")
     if n_records < 10:
         raise SparseError(f"{n_records} training records are too few to train and validate an attack; give 10 or more")
+    return vectors, labels, with_draws(vectors, draws)
+
+
+def with_draws(vectors: np.ndarray, draws: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Training vectors, then further draws of the same records, checked.
+
+    Parameters
+    ----------
+    vectors : float array, shape (n_records, n)
+    draws : sequence of array-like, each of shape (n_records, n)
+
+    Returns
+    -------
+    list of float array, each of shape (n_records, n)
+
+    Raises
+    ------
+    SparseError
+        For an unusable draw, or one of other records.
+    """
     checked = [vectors]
     for draw in draws:
         checked.append(check_vectors(draw, "a further draw of the training vectors", dimension=vectors.shape[1]))
         check_same_length(vectors=vectors, draw=checked[-1])
-    return vectors, labels, checked
+    return checked
 
 
 def validation_folds(

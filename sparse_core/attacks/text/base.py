@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from sparse_core.attacks.base import with_draws
 from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.checks import check_same_length, check_vectors
@@ -220,8 +221,4 @@ def check_text_training(
             f"{n_records} training records are too few to learn to write from; give {MIN_TRAINING_RECORDS} at least, "
             "some thousands for an attack worth its name"
         )
-    checked = [vectors]
-    for draw in draws:
-        checked.append(check_vectors(draw, "a further draw of the training vectors", dimension=vectors.shape[1]))
-        check_same_length(vectors=vectors, draw=checked[-1])
-    return checked
+    return with_draws(vectors, draws)
