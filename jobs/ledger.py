@@ -34,7 +34,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 def part(ids: Sequence[str | int], contents: Sequence[str | bytes], charge: Charge, key: Key) -> pa.Table:
     """The ledger's rows for records released under one policy and key."""
-    fingerprints = release_fingerprints(key, record_ids=ids, contents=contents, policy_hash=charge.policy)
+    fingerprints = release_fingerprints(key, subjects=ids, contents=contents, policy_hash=charge.policy)
     columns = [pa.array(map(str, ids), pa.string()), pa.array(map(bytes, fingerprints), pa.binary(16))]
     for field in list(SCHEMA)[2:]:
         columns.append(pa.array([getattr(charge, field.name)] * len(ids), field.type))

@@ -256,7 +256,7 @@ def _spread_coming(coming: _Spread, source: sources.Source, charge: Charge, key:
 
 
 def _named(rows: sources.Rows, charge: Charge, key: Key) -> Releases:
-    prints = release_fingerprints(key, record_ids=rows.ids, contents=rows.contents, policy_hash=charge.policy)
+    prints = release_fingerprints(key, subjects=rows.ids, contents=rows.contents, policy_hash=charge.policy)
     return releases_under(charge, rows.ids, prints)
 
 

@@ -1,7 +1,18 @@
 """A policy: everything that decides what a release looks like, and the one call that makes one.
 
-encoder + concepts + mask + mechanism + epsilon + read-out. Its hash names it: noise is drawn from (key, record
-id, content, policy hash), so another policy draws independent noise, and one policy always the same.
+encoder + concepts + mask + mechanism + epsilon + read-out. Its hash names it: noise is drawn from (key, policy hash,
+subject, content, embedding), so another policy draws independent noise, and one policy always the same.
+
+What `Policy.guarantee` promises, of one vector and to whoever has not got the key: however they look at it, two
+texts whose embeddings lie at distance d in the mechanism's metric differ in log-likelihood by at most
+``law.privacy_map(d)`` (for ``gaussian`` but for ``delta``). It is about distances of vectors: two texts that the
+encoder puts far apart may be told apart. It is a computational promise, because the noise comes from a key (see
+`sparse_core.noise`). What else leaves the house beside the vector, the mask's statistics first of all, has its own
+budget or none.
+
+What a change does. The same subject, content, embedding, policy and key publish the same vector, which tells nothing
+new. A change of any of them draws independent noise: another release, whose epsilon adds to the first's
+(`sparse_core.budget`). So does a new key, for every record.
 """
 
 from __future__ import annotations
@@ -22,10 +33,13 @@ from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 from sparse_core.masks import Mask
 from sparse_core.mechanisms import DEFAULT_FLOOR, Guarantee, Mechanism, ReadOut, build_mechanism, wiener
-from sparse_core.noise import Key, record_uniforms
+from sparse_core.mechanisms.checks import UNIT_TOLERANCE, positive
+from sparse_core.noise import Key, record_uniforms, vector_fingerprints
+from sparse_core.positions import by_position
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 READ_OUTS = ("wiener", "none")
+_SAVED = ("mechanism", "epsilon", "floor", "read_out", "unit_norm", "delta", "embedding_norm")
 _SMALLEST_GAIN = 1e-6
 _SMALLEST_EPSILON = 1e-9
 
@@ -51,6 +65,9 @@ class Policy:
         Scale what is published to norm 1.
     delta : float or None
         Of ``gaussian``, whose epsilon holds but for this probability; None for all others.
+    embedding_norm : float or None
+        Median norm of the embeddings, which rho refers to; None where it is not known. Decides no release, so that
+        the hash leaves it out.
     """
 
     encoder: EncoderSpec
@@ -61,6 +78,7 @@ class Policy:
     read_out: str
     unit_norm: bool
     delta: float | None = None
+    embedding_norm: float | None = None
 
     @classmethod
     def build(
@@ -71,7 +89,7 @@ class Policy:
         mask: Mask | None = None,
         epsilon: float | None = None,
         rho: float | None = None,
-        embedding_norm: float = 1.0,
+        embedding_norm: float | None = None,
         floor: float = DEFAULT_FLOOR,
         read_out: str = "wiener",
         unit_norm: bool = False,
@@ -87,8 +105,8 @@ class Policy:
             Required by ``mahalanobis`` and by the Wiener read-out.
         epsilon, rho : float, optional
             Exactly one; rho is turned into epsilon here.
-        embedding_norm : float
-            Median norm of the embeddings; used with rho.
+        embedding_norm : float, optional
+            Median norm of the embeddings, which rho refers to; 1 where the encoder or the mechanism makes it so.
         floor, read_out, unit_norm
             As in the attributes.
         delta : float, optional
@@ -111,12 +129,18 @@ class Policy:
                 f"The mask has {mask.dimension} dimensions, the encoder {encoder.dimension}. "
                 "Train a mask for this encoder."
             )
+        norm = _norm(embedding_norm, unit=encoder.normalize or mechanism == "purkayastha")
+        if rho is not None and norm is None:
+            raise SparseError(
+                "rho is relative to the norm of the embeddings, and this encoder does not normalise them. State "
+                "their median norm in embedding_norm, or give epsilon."
+            )
         built = build_mechanism(
             mechanism,
             dimension=encoder.dimension,
             epsilon=epsilon,
             rho=rho,
-            embedding_norm=embedding_norm,
+            embedding_norm=1.0 if norm is None else norm,
             mask=mask,
             floor=floor,
             delta=delta,
@@ -135,6 +159,7 @@ class Policy:
             read_out="none" if mechanism == "none" else read_out,
             unit_norm=unit_norm,
             delta=built.delta if mechanism == "gaussian" else None,
+            embedding_norm=norm,
         )
 
     @cached_property
@@ -174,9 +199,15 @@ class Policy:
             return "none"
         return self.mask.info.basis if self.mechanism == "mahalanobis" else "isotropic"
 
-    def guarantee(self, *, embedding_norm: float = 1.0) -> Guarantee:
-        """What one release promises, see `Guarantee`."""
-        return self.law.guarantee(embedding_norm=embedding_norm)
+    def guarantee(self, *, embedding_norm: float | None = None) -> Guarantee:
+        """What one release promises, see `Guarantee`.
+
+        Parameters
+        ----------
+        embedding_norm : float, optional
+            To state rho for embeddings of another median norm than the policy was built for.
+        """
+        return self.law.guarantee(embedding_norm=self.embedding_norm if embedding_norm is None else embedding_norm)
 
     def release(
         self,
@@ -185,26 +216,38 @@ class Policy:
         ids: Sequence[str | int],
         contents: Sequence[str | bytes],
         key: Key,
+        subjects: Sequence[str | int] | None = None,
     ) -> np.ndarray:
         """Protect a batch: the vectors to publish.
 
         Parameters
         ----------
         embeddings : float array, shape (n_records, n)
-        ids : sequence of str or int, length n_records
-        contents : sequence of str or bytes, length n_records
+        ids : list-like of str or int, length n_records
+        contents : list-like of str or bytes, length n_records
             The text each vector was made of.
         key : Key
+        subjects : list-like of str or int, length n_records, optional
+            Whose each record is; by default each is its own. Copies of a text under one subject are one vector, and
+            under several subjects as many independent draws of noise, which average.
 
         Returns
         -------
         float32 array, shape (n_records, n)
-            The same for the same key, id, content and policy, whatever the batch.
+            The same for the same key, subject, content, embedding and policy, whatever the batch.
+
+        Raises
+        ------
+        SparseError
+            If lengths differ, or an embedding is not one that the mechanism protects.
         """
+        embeddings = self.law.on_grid(embeddings)
+        ids = by_position(ids, "ids", length=len(embeddings))
         uniforms = record_uniforms(
             key,
-            record_ids=ids,
+            subjects=ids if subjects is None else subjects,
             contents=contents,
+            embeddings=embeddings,
             policy_hash=self.hash,
             count=self.law.uniforms_per_record,
         )
@@ -214,6 +257,35 @@ class Policy:
         elif self.unit_norm:
             released = released / np.linalg.norm(released, axis=1, keepdims=True)
         return released.astype(np.float32)
+
+    def fingerprints(
+        self,
+        embeddings: np.ndarray,
+        *,
+        subjects: Sequence[str | int],
+        contents: Sequence[str | bytes],
+        key: Key,
+    ) -> np.ndarray:
+        """Name the vectors that `release` would publish, for a ledger.
+
+        Parameters
+        ----------
+        embeddings, subjects, contents, key
+            As for `release`.
+
+        Returns
+        -------
+        uint8 array, shape (n_records, 16)
+            Equal exactly where key, policy, subject, content and embedding on the release's grid are, so that the
+            vectors are one vector. They tell nothing of these to who has not got the key.
+        """
+        return vector_fingerprints(
+            key,
+            subjects=subjects,
+            contents=contents,
+            embeddings=self.law.on_grid(embeddings),
+            policy_hash=self.hash,
+        )
 
     def query_transform(self, queries: np.ndarray) -> np.ndarray:
         """Prepare trusted, unprotected queries for search among published vectors.
@@ -291,6 +363,8 @@ class Policy:
         described = self._description() | {
             "hash": self.hash,
             "encoder": asdict(self.encoder),
+            "delta": self.delta,
+            "embedding_norm": self.embedding_norm,
             # JSON knows no infinity, which is the epsilon of no noise.
             "guarantee": {k: None if v == math.inf else v for k, v in asdict(self.guarantee()).items()},
         }
@@ -330,14 +404,18 @@ class Policy:
         path = Path(directory) / "policy.json"
         try:
             fields = json.loads(path.read_text())
+            if fields["schema_version"] != SCHEMA_VERSION:
+                raise SparseError(
+                    f"{path} has schema version {fields['schema_version']}, this library reads version "
+                    f"{SCHEMA_VERSION}: publish anew under a policy of this version, or use the version that wrote it."
+                )
             mask = None
             if fields["mask"] is not None:
                 mask = Mask.load(path.parent / "mask", encoder=encoder)
             policy = cls(
                 encoder=EncoderSpec(**fields["encoder"]),
                 mask=mask,
-                **{name: fields[name] for name in ("mechanism", "epsilon", "floor", "read_out", "unit_norm")},
-                delta=fields.get("delta"),
+                **{name: fields[name] for name in _SAVED},
             )
             if policy.read_out != "none":
                 tensors = (path.parent / "read_out.safetensors").read_bytes()
@@ -388,6 +466,16 @@ class Policy:
             "grid": self.law.grid,
         }
         return described if self.delta is None else described | {"delta": self.delta}
+
+
+def _norm(given: float | None, *, unit: bool) -> float | None:
+    """The median norm of the embeddings: as given, or 1 where they are unit vectors, or not known."""
+    if given is None:
+        return 1.0 if unit else None
+    given = positive(given, "embedding_norm")
+    if unit and abs(given - 1.0) > UNIT_TOLERANCE:
+        raise SparseError(f"embedding_norm is {given:g}, but the embeddings are unit vectors. Leave it out.")
+    return given
 
 
 def _digest(mask: Mask) -> str:

@@ -84,7 +84,7 @@ class ProtectionConfig(Section):
     @property
     def settings(self) -> dict[str, Any]:
         """As `Policy.build` takes them."""
-        return self.model_dump() | {"embedding_norm": self.embedding_norm or 1.0}
+        return self.model_dump()
 
     @model_validator(mode="after")
     def _one_strength(self) -> Self:

@@ -35,8 +35,8 @@ class Guarantee:
         Log-likelihood ratio per unit of Euclidean distance in the worst direction.
     epsilon_per_dimension : float
         ``epsilon / dimension``.
-    rho : float
-        Median noise norm over the norm of an embedding.
+    rho : float or None
+        Median noise norm over the norm of an embedding; None where that is not known.
     median_noise_norm : float
         Median Euclidean norm of the difference between release and embedding.
     """
@@ -47,7 +47,7 @@ class Guarantee:
     delta: float
     epsilon_euclidean: float
     epsilon_per_dimension: float
-    rho: float
+    rho: float | None
     median_noise_norm: float
 
 
@@ -83,6 +83,24 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def uniforms_per_record(self) -> int: ...
 
+    def on_grid(self, embeddings: np.ndarray) -> np.ndarray:
+        """What `release` adds noise to: embeddings as the mechanism accepts them, rounded to the grid.
+
+        Parameters
+        ----------
+        embeddings : float array, shape (n_records, dimension)
+
+        Returns
+        -------
+        float64 array of the same shape
+
+        Raises
+        ------
+        SparseError
+            For a wrong shape or a non-finite embedding, and what else the mechanism does not protect.
+        """
+        return round_to_grid(checked_embeddings(embeddings, self.dimension), self.grid)
+
     def release(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
         """Protect a batch.
 
@@ -104,18 +122,14 @@ class Mechanism(abc.ABC):
         SparseError
             For a wrong shape, a non-finite embedding or uniforms outside (0, 1).
         """
-        embeddings = self._accepted(embeddings)
+        embeddings = self.on_grid(embeddings)
         uniforms = checked_uniforms(uniforms, self.uniforms_per_record)
         checked_counts(embeddings, uniforms)
         released = np.empty(embeddings.shape)
         for start in range(0, len(released), _BLOCK):
             block = slice(start, start + _BLOCK)
-            rounded = round_to_grid(embeddings[block], self.grid)
-            released[block] = self._released(rounded, uniforms[block])
+            released[block] = self._released(embeddings[block], uniforms[block])
         return released
-
-    def _accepted(self, embeddings: np.ndarray) -> np.ndarray:
-        return checked_embeddings(embeddings, self.dimension)
 
     @abc.abstractmethod
     def _released(self, embeddings: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
@@ -146,12 +160,12 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def epsilon_euclidean(self) -> float: ...
 
-    def guarantee(self, *, embedding_norm: float = 1.0) -> Guarantee:
+    def guarantee(self, *, embedding_norm: float | None = 1.0) -> Guarantee:
         """State what one release promises.
 
         Parameters
         ----------
-        embedding_norm : float
+        embedding_norm : float or None
             Median norm of the embeddings to protect; sets the scale of rho.
         """
         return Guarantee(
@@ -161,7 +175,7 @@ class Mechanism(abc.ABC):
             delta=self.delta,
             epsilon_euclidean=self.epsilon_euclidean,
             epsilon_per_dimension=self.epsilon / self.dimension,
-            rho=self.median_noise_norm / positive(embedding_norm, "embedding_norm"),
+            rho=None if embedding_norm is None else self.median_noise_norm / positive(embedding_norm, "embedding_norm"),
             median_noise_norm=self.median_noise_norm,
         )
 

@@ -7,6 +7,9 @@ import numpy as np
 
 from sparse_core.errors import SparseError
 
+UNIT_TOLERANCE = 1e-3
+"""How far from 1 the norm of a unit vector may be."""
+
 
 def chosen_epsilon(*, epsilon: float | None, rho: float | None, embedding_norm: float, unit_noise_norm: float) -> float:
     """Resolve "epsilon or rho, exactly one" for noise whose norm is inversely proportional to epsilon.

@@ -9,13 +9,13 @@ from sparse_core.errors import SparseError
 from sparse_core.mechanisms.angle import AngleLaw
 from sparse_core.mechanisms.base import Mechanism, row_norms
 from sparse_core.mechanisms.checks import (
+    UNIT_TOLERANCE,
     checked_dimension,
     exactly_one,
     positive,
 )
 from sparse_core.mechanisms.grid import round_to_grid
 
-_UNIT_TOLERANCE = 1e-3
 _SMALLEST_EPSILON, _LARGEST_EPSILON = 1e-6, 1e9
 
 
@@ -56,7 +56,7 @@ class Purkayastha(Mechanism):
         embedding_norm: float = 1.0,
     ):
         self.dimension = checked_dimension(dimension, smallest=2)
-        if abs(positive(embedding_norm, "embedding_norm") - 1.0) > _UNIT_TOLERANCE:
+        if abs(positive(embedding_norm, "embedding_norm") - 1.0) > UNIT_TOLERANCE:
             raise SparseError(
                 f"embedding_norm is {embedding_norm}; 'purkayastha' protects unit vectors only. Normalise "
                 "the embeddings or choose 'laplace'."
@@ -77,10 +77,10 @@ class Purkayastha(Mechanism):
     def epsilon_euclidean(self) -> float:
         return self.epsilon * math.pi / 2.0
 
-    def _accepted(self, embeddings: np.ndarray) -> np.ndarray:
-        embeddings = super()._accepted(embeddings)
+    def on_grid(self, embeddings: np.ndarray) -> np.ndarray:
+        embeddings = super().on_grid(embeddings)
         norms = row_norms(embeddings)
-        wrong = np.abs(norms - 1.0) > _UNIT_TOLERANCE
+        wrong = np.abs(norms - 1.0) > UNIT_TOLERANCE
         if wrong.any():
             row = int(np.argmax(wrong))
             raise SparseError(

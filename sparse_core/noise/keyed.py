@@ -1,22 +1,38 @@
-"""Uniform numbers for each record, derived from the key, the record and the policy.
+"""Uniform numbers for each record, derived from the key, the policy, the record and its embedding.
 
-The stream of a record is ``SHAKE-256(version, key, policy hash, record id, content digest)`` with every
-field length-prefixed. It depends on nothing else: not on the batch, the worker, the order or the time.
-So a retry publishes the same vector again (nothing to average, nothing more to pay), and a changed text
-draws fresh noise (two vectors under one noise would give away their exact difference).
+The stream of a record is ``SHAKE-256(version, key, policy hash, subject, content digest, embedding digest)`` with
+every field length-prefixed. It depends on nothing else: not on the batch, the worker, the order or the time.
+
+Why each of them. Two vectors under one noise give away their exact difference, so whatever may change a vector must
+change the stream: the policy's hash covers the encoder, content is what it read. The embedding, rounded to the
+release's grid, is the second wall: should ever anything unforeseen change the encoder under an unchanged hash, the
+noise changes with it. And one vector twice under fresh noise can be averaged, so whatever does not change the vector
+must not change the stream: a retry and a nightly re-run publish the same bytes, and so do copies of a text under one
+subject.
+
+The price of the second wall, which we pay: where a re-run computes an embedding whose last bits round to another
+grid point (another kind of processor), it publishes another vector *with independent noise*. That is another release
+and is charged as one; under one noise it would have been the exact difference of two embeddings. `vector_fingerprints`
+tells such releases apart, `release_fingerprints` does not.
+
+What is promised. Streams are those of a pseudorandom function under a key of at least 256 bits (`Key`). Guarantees of
+`sparse_core.mechanisms` are proven for ideal noise and therefore hold against anybody who has not got the key and
+cannot search 2**256 of them: a computational promise, not an information-theoretic one, and none to who has the key.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from sparse_core.errors import SparseError
 from sparse_core.noise.keys import Key, length_prefixed
+from sparse_core.positions import by_position
 
-_PURPOSE = b"record-uniforms.v1"
-_FINGERPRINT_PURPOSE = b"release-fingerprint.v1"
+_PURPOSE = b"record-uniforms.v2"
+_RELEASE_PURPOSE = b"release-fingerprint.v1"
+_VECTOR_PURPOSE = b"vector-fingerprint.v1"
 FINGERPRINT_BYTES = 16
 _BYTES_PER_UNIFORM = 8
 _BLOCK = 256
@@ -26,8 +42,9 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 def record_uniforms(
     key: Key,
     *,
-    record_ids: Sequence[str | int],
+    subjects: Sequence[str | int],
     contents: Sequence[str | bytes],
+    embeddings: np.ndarray,
     policy_hash: str,
     count: int,
 ) -> np.ndarray:
@@ -39,11 +56,13 @@ def record_uniforms(
     ----------
     key : Key
         The secret key.
-    record_ids : sequence of str or int, length n_records
-        ``1`` and ``"1"`` name different records.
-    contents : sequence of str or bytes, length n_records
-        What the record says. Text counts as its UTF-8 bytes. Pass the text, never the floats of its
-        embedding: their last bits change with the batch size and the device.
+    subjects : list-like of str or int, length n_records
+        Whose each record is; the record's id where it is its own subject. ``1`` and ``"1"`` are different.
+    contents : list-like of str or bytes, length n_records
+        What the record says. Text counts as its UTF-8 bytes.
+    embeddings : float64 array, shape (n_records, dimension)
+        What the noise will be added to: on the release's grid (`Mechanism.on_grid`), or last bits that the release
+        rounds away would draw other noise.
     policy_hash : str
         Hexadecimal hash of the policy.
     count : int
@@ -56,21 +75,17 @@ def record_uniforms(
     Raises
     ------
     SparseError
-        If the lengths differ, an id or a content has another type, or the policy hash is not hexadecimal.
+        If the lengths differ, a subject or a content has another type, embeddings are not float64 rows, or the
+        policy hash is not hexadecimal.
     """
     if count < 0:
         raise SparseError(f"count is {count}; it must not be negative.")
-    root = _root(key, _PURPOSE, record_ids, contents, policy_hash)
-    uniforms = np.empty((len(record_ids), count))
-    size = count * _BYTES_PER_UNIFORM
-    for start in range(0, len(record_ids), _BLOCK):
-        digests = []
-        for row in range(start, min(start + _BLOCK, len(record_ids))):
-            state = root.copy()
-            state.update(_id_field(record_ids[row], row) + _content_field(contents[row], row))
-            digests.append(state.digest(size))
-        words = np.frombuffer(b"".join(digests), dtype="<u8").reshape(len(digests), count)
-        block = uniforms[start : start + len(digests)]
+    states = _states(key, _PURPOSE, subjects, contents, policy_hash, embeddings)
+    uniforms = np.empty((len(embeddings), count))
+    for start in range(0, len(uniforms), _BLOCK):
+        block = uniforms[start : start + _BLOCK]
+        digests = b"".join(next(states).digest(count * _BYTES_PER_UNIFORM) for _ in range(len(block)))
+        words = np.frombuffer(digests, dtype="<u8").reshape(block.shape)
         np.multiply(words >> np.uint64(12), 2.0**-52, out=block)
         block += 2.0**-53
     return uniforms
@@ -79,18 +94,18 @@ def record_uniforms(
 def release_fingerprints(
     key: Key,
     *,
-    record_ids: Sequence[str | int],
+    subjects: Sequence[str | int],
     contents: Sequence[str | bytes],
     policy_hash: str,
 ) -> np.ndarray:
-    """Name each release: two fingerprints agree if and only if the noise of `record_uniforms` does.
+    """Name each release as far as it can be told without encoding: by key, policy, subject and content.
 
     Without the key a fingerprint tells nothing of the content, not even to somebody who guesses it: a plain
     hash would confirm every guess.
 
     Parameters
     ----------
-    key, record_ids, contents, policy_hash
+    key, subjects, contents, policy_hash
         As for `record_uniforms`.
 
     Returns
@@ -102,37 +117,90 @@ def release_fingerprints(
     SparseError
         As `record_uniforms`.
     """
-    root = _root(key, _FINGERPRINT_PURPOSE, record_ids, contents, policy_hash)
-    digests = bytearray()
-    for row in range(len(record_ids)):
-        state = root.copy()
-        state.update(_id_field(record_ids[row], row) + _content_field(contents[row], row))
-        digests += state.digest(FINGERPRINT_BYTES)
-    return np.frombuffer(bytes(digests), dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
+    return _digests(_states(key, _RELEASE_PURPOSE, subjects, contents, policy_hash))
 
 
-def _root(key: Key, purpose: bytes, record_ids: Sequence[str | int], contents: Sequence[str | bytes], policy_hash: str):
-    """Check what can be checked at once; the SHAKE-256 state that has absorbed key, purpose and policy."""
+def vector_fingerprints(
+    key: Key,
+    *,
+    subjects: Sequence[str | int],
+    contents: Sequence[str | bytes],
+    embeddings: np.ndarray,
+    policy_hash: str,
+) -> np.ndarray:
+    """Name each vector: two fingerprints agree if and only if the noise of `record_uniforms` does.
+
+    Parameters
+    ----------
+    key, subjects, contents, embeddings, policy_hash
+        As for `record_uniforms`.
+
+    Returns
+    -------
+    uint8 array, shape (n_records, 16)
+
+    Raises
+    ------
+    SparseError
+        As `record_uniforms`.
+    """
+    return _digests(_states(key, _VECTOR_PURPOSE, subjects, contents, policy_hash, embeddings))
+
+
+def _digests(states: Iterable) -> np.ndarray:
+    digests = b"".join(state.digest(FINGERPRINT_BYTES) for state in states)
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
+
+
+def _states(
+    key: Key,
+    purpose: bytes,
+    subjects: Sequence[str | int],
+    contents: Sequence[str | bytes],
+    policy_hash: str,
+    embeddings: np.ndarray | None = None,
+) -> Iterator:
+    """Check what is given; yield for each record a SHAKE-256 state that has absorbed all that its stream is made of."""
     if not isinstance(key, Key):
         raise SparseError("Keyed randomness needs a Key; read one with Key.from_file or Key.from_environment.")
     if not isinstance(policy_hash, str) or not _HEX.fullmatch(policy_hash):
         raise SparseError("policy_hash must be a string of hexadecimal digits, such as Policy.hash gives.")
-    if len(record_ids) != len(contents):
+    subjects, contents = by_position(subjects, "subjects"), by_position(contents, "contents")
+    if len(subjects) != len(contents):
         raise SparseError(
-            f"There are {len(record_ids)} record ids but {len(contents)} contents; pass one of each for every record."
+            f"There are {len(subjects)} subjects but {len(contents)} contents; pass one of each for every record."
         )
+    if embeddings is not None:
+        embeddings = np.asarray(embeddings)
+        if embeddings.dtype != np.float64 or embeddings.ndim != 2 or len(embeddings) != len(subjects):
+            raise SparseError(
+                f"The embeddings are {embeddings.dtype} of shape {embeddings.shape}; noise for {len(subjects)} "
+                "subjects is drawn from float64 rows on the release's grid, one for each."
+            )
     root = key.hasher(purpose)
     root.update(length_prefixed(policy_hash.lower().encode("ascii")))
-    return root
+    return _absorbed(root, subjects, contents, embeddings)
 
 
-def _id_field(record_id: str | int, row: int) -> bytes:
-    if isinstance(record_id, str):
-        return length_prefixed(b"s" + record_id.encode("utf-8", "surrogatepass"))
-    if isinstance(record_id, int | np.integer) and not isinstance(record_id, bool):
-        return length_prefixed(b"i%d" % int(record_id))
+def _absorbed(root, subjects: list, contents: list, embeddings: np.ndarray | None) -> Iterator:
+    for row, (subject, content) in enumerate(zip(subjects, contents, strict=True)):
+        state = root.copy()
+        fields = _subject_field(subject, row) + _content_field(content, row)
+        if embeddings is not None:
+            # Adding 0.0 turns -0.0, which is the same number, into 0.0.
+            numbers = np.ascontiguousarray(embeddings[row] + 0.0, dtype="<f8")
+            fields += length_prefixed(hashlib.sha256(numbers).digest())
+        state.update(fields)
+        yield state
+
+
+def _subject_field(subject: str | int, row: int) -> bytes:
+    if isinstance(subject, str):
+        return length_prefixed(b"s" + subject.encode("utf-8", "surrogatepass"))
+    if isinstance(subject, int | np.integer) and not isinstance(subject, bool):
+        return length_prefixed(b"i%d" % int(subject))
     raise SparseError(
-        f"The record id at position {row} is a {type(record_id).__name__}; ids must be strings or integers."
+        f"The subject at position {row} is a {type(subject).__name__}; ids and subjects must be strings or integers."
     )
 
 

@@ -45,8 +45,9 @@ class Released:
         law = self.policy.law
         uniforms = record_uniforms(
             self.key,
-            record_ids=self.ids,
+            subjects=self.ids,
             contents=self.texts,
+            embeddings=law.on_grid(self.embeddings),
             policy_hash=self.policy.hash,
             count=law.uniforms_per_record,
         )

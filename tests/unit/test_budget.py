@@ -26,6 +26,7 @@ from sparse_core.policy import Policy
 
 KEY, OTHER_KEY = Key(bytes(range(32))), Key(bytes(range(1, 33)))
 SPEC = EncoderSpec("m", None, "0" * 64, 8, "mean", True, 128)
+EMBEDDING = np.full((1, 4), 0.5)
 LAPLACE = Policy.build(encoder=SPEC, mechanism="laplace", epsilon=3.0, read_out="none")
 STRONGER = Policy.build(encoder=SPEC, mechanism="laplace", epsilon=0.5, read_out="none")
 ANGULAR = Policy.build(encoder=SPEC, mechanism="purkayastha", epsilon=2.0, read_out="none")
@@ -45,7 +46,7 @@ def shaped(epsilon, floor):
 
 
 def released(policy=LAPLACE, key=KEY, ids=("a", "b"), texts=("one", "two")):
-    fingerprints = release_fingerprints(key, record_ids=ids, contents=texts, policy_hash=policy.hash)
+    fingerprints = release_fingerprints(key, subjects=ids, contents=texts, policy_hash=policy.hash)
     return releases_under(Charge.of(policy, key), ids, fingerprints)
 
 
@@ -72,23 +73,23 @@ def spent(*parts):
 def test_fingerprints_agree_exactly_where_the_noise_does(fields):
     noise, fingerprints = [], []
     for key, record, text, policy in fields:
-        named = {"record_ids": [record], "contents": [text], "policy_hash": policy}
-        noise.append(record_uniforms(key, count=4, **named)[0].tobytes())
+        named = {"subjects": [record], "contents": [text], "policy_hash": policy}
+        noise.append(record_uniforms(key, count=4, embeddings=EMBEDDING, **named)[0].tobytes())
         fingerprints.append(release_fingerprints(key, **named)[0].tobytes())
     assert (noise[0] == noise[1]) == (fingerprints[0] == fingerprints[1])
 
 
 def test_fingerprints_share_nothing_with_the_noise():
-    named = {"record_ids": ["a"], "contents": ["one"], "policy_hash": "ab"}
+    named = {"subjects": ["a"], "contents": ["one"], "policy_hash": "ab"}
     words = release_fingerprints(KEY, **named).view("<u8").ravel()
-    uniforms = record_uniforms(KEY, count=2, **named)[0]
+    uniforms = record_uniforms(KEY, count=2, embeddings=EMBEDDING, **named)[0]
     assert not np.isin((words >> np.uint64(12)) * 2.0**-52 + 2.0**-53, uniforms).any()
 
 
 def test_fingerprints_of_no_records_are_none():
-    assert release_fingerprints(KEY, record_ids=[], contents=[], policy_hash="ab").shape == (0, 16)
-    with pytest.raises(SparseError, match="1 record ids but 0 contents"):
-        release_fingerprints(KEY, record_ids=["a"], contents=[], policy_hash="ab")
+    assert release_fingerprints(KEY, subjects=[], contents=[], policy_hash="ab").shape == (0, 16)
+    with pytest.raises(SparseError, match="1 subjects but 0 contents"):
+        release_fingerprints(KEY, subjects=["a"], contents=[], policy_hash="ab")
 
 
 def test_the_same_release_again_costs_nothing():
