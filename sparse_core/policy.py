@@ -30,6 +30,7 @@ import numpy as np
 
 from sparse_core.attacks import PublicKnowledge
 from sparse_core.encoders import EncoderSpec
+from sparse_core.encoders.spec import COMPUTED
 from sparse_core.errors import SparseError
 from sparse_core.masks import Mask
 from sparse_core.mechanisms import DEFAULT_FLOOR, Guarantee, Mechanism, ReadOut, build_mechanism, wiener
@@ -433,7 +434,7 @@ class Policy:
         if encoder is not None:
             differing = [name for name in policy.encoder.space if encoder.space[name] != policy.encoder.space[name]]
             if exact and not differing:
-                differing = [n for n in ("backend", "dtype") if getattr(encoder, n) != getattr(policy.encoder, n)]
+                differing = [n for n in COMPUTED if getattr(encoder, n) != getattr(policy.encoder, n)]
             if differing:
                 told = "; ".join(
                     f"{n} {getattr(policy.encoder, n)!r} in the policy, {getattr(encoder, n)!r} in the encoder"

@@ -27,8 +27,7 @@ from sparse_core.encoders.onnx_backend import INPUTS, OUTPUT, OnnxBackend
 TOLERANCE = 1e-5
 """Largest difference to torch, in any coordinate of a vector of norm 1, that an export may show. Seen are 3e-7."""
 EXPORTERS = ("onnxruntime", "torch", "onnx", "onnxscript", "sentence-transformers", "transformers", "tokenizers")
-_FORMAT = 1
-_MODEL_FILES = (".json", ".txt", ".safetensors", ".bin", ".model", ".py")
+_FORMAT = 2
 
 
 class NotExportableError(Exception):
@@ -63,11 +62,11 @@ def cache_folder() -> Path:
 
 
 def hash_folder(folder: Path) -> str:
-    """SHA-256 over the files of a model folder, names and content."""
+    """SHA-256 over the files of a model folder, names and content, but for hidden files and Markdown."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
-        if path.suffix in _MODEL_FILES and path.is_file() and not any(part.startswith(".") for part in relative.parts):
+        if path.is_file() and path.suffix != ".md" and not any(part.startswith(".") for part in relative.parts):
             with path.open("rb") as file:
                 digest.update(f"{relative.as_posix()}|{hashlib.file_digest(file, 'sha256').hexdigest()}|".encode())
     return digest.hexdigest()

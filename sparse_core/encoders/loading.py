@@ -22,6 +22,16 @@ ONNX_LENGTH_STEP = 4
 CPU_TOKENS_PER_BATCH = 256
 GPU_TOKENS_PER_BATCH = 4096
 
+_OF_THE_MODEL = (
+    "weights_sha256",
+    "tokenizer_sha256",
+    "architecture_sha256",
+    "dimension",
+    "pooling",
+    "max_tokens",
+    "cut_left",
+    "pad_left",
+)
 _PACKAGED_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -234,20 +244,15 @@ def _encoder(
     spec = EncoderSpec(
         model=place.name,
         revision=place.revision,
-        weights_sha256=found["weights_sha256"],
-        dimension=found["dimension"],
-        pooling=found["pooling"],
+        **{name: found[name] for name in _OF_THE_MODEL},
         normalize=normalize or found["normalizes"],
-        max_tokens=found["max_tokens"],
         prompt=prompt,
         **computed,
     )
     tokenizer = shapes = None
     if found["tokenizer"] is not None:
-        tokenizer = TextTokenizer(
-            found["tokenizer"], max_tokens=spec.max_tokens, prompt=prompt, cut_left=found["cut_left"]
-        )
-        shapes = Shapes(step, tokens_per_batch, pad_id=found["pad_id"], pad_left=found["pad_left"])
+        tokenizer = TextTokenizer(found["tokenizer"], max_tokens=spec.max_tokens, prompt=prompt, cut_left=spec.cut_left)
+        shapes = Shapes(step, tokens_per_batch, pad_id=found["pad_id"], pad_left=spec.pad_left)
     return Encoder(spec, backend, tokenizer=tokenizer, shapes=shapes, threads=threads, fallback=fallback)
 
 

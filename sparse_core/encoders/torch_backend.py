@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from itertools import chain
 
 import numpy as np
 
+from sparse_core.encoders.identity import has_fast_tokenizer, hash_architecture, hash_tokenizer, hash_weights
 from sparse_core.errors import SparseError
 
 # Batches given to a GPU before the first result is waited for: it computes while the next ones are prepared.
@@ -120,17 +120,6 @@ def _one_torch_thread():
         torch.set_num_threads(before)
 
 
-def hash_weights(model) -> str:
-    """SHA-256 over every parameter and buffer, by name, type and shape."""
-    import torch
-
-    digest = hashlib.sha256()
-    for key, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
 def pooling_of(model) -> str:
     """Name of the pooling, or of the last module."""
     for module in model:
@@ -142,10 +131,12 @@ def pooling_of(model) -> str:
 
 def describe(model) -> dict:
     """What an encoder needs to know of a model beside its weights; kept with an exported one."""
-    tokenizer = getattr(model, "tokenizer", None)
-    fast = hasattr(model[0], "auto_model") and getattr(tokenizer, "is_fast", False)
+    fast = has_fast_tokenizer(model)
+    tokenizer = model.tokenizer if fast else None
     return {
         "weights_sha256": hash_weights(model),
+        "tokenizer_sha256": hash_tokenizer(model),
+        "architecture_sha256": hash_architecture(model),
         "dimension": int(model.get_embedding_dimension()),
         "pooling": pooling_of(model),
         "normalizes": any(type(module).__name__ == "Normalize" for module in model),

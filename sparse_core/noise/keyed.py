@@ -183,15 +183,18 @@ def _states(
 
 
 def _absorbed(root, subjects: list, contents: list, embeddings: np.ndarray | None) -> Iterator:
-    for row, (subject, content) in enumerate(zip(subjects, contents, strict=True)):
-        state = root.copy()
-        fields = _subject_field(subject, row) + _content_field(content, row)
+    for start in range(0, len(subjects), _BLOCK):
+        rows = range(start, min(start + _BLOCK, len(subjects)))
         if embeddings is not None:
             # Adding 0.0 turns -0.0, which is the same number, into 0.0.
-            numbers = np.ascontiguousarray(embeddings[row] + 0.0, dtype="<f8")
-            fields += length_prefixed(hashlib.sha256(numbers).digest())
-        state.update(fields)
-        yield state
+            numbers = np.ascontiguousarray(embeddings[rows.start : rows.stop] + 0.0, dtype="<f8")
+        for row in rows:
+            state = root.copy()
+            fields = _subject_field(subjects[row], row) + _content_field(contents[row], row)
+            if embeddings is not None:
+                fields += length_prefixed(hashlib.sha256(numbers[row - start]).digest())
+            state.update(fields)
+            yield state
 
 
 def _subject_field(subject: str | int, row: int) -> bytes:
