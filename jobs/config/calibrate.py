@@ -13,7 +13,7 @@ from jobs.config.section import Share
 from jobs.config.study import Range
 from jobs.config.utility import UtilityTasks
 from sparse_core.attacks import ATTACKS
-from sparse_core.mechanisms import DEFAULT_FLOOR
+from sparse_core.mechanisms import DEFAULT_FLOOR, SMALLEST_FLOOR
 
 
 def _share(value: Any) -> Any:
@@ -57,7 +57,7 @@ class CalibrateConfig(JobConfig):
     """Noise-to-signal ratios to search in."""
     steps: Annotated[int, Field(gt=0, le=20)] = 5
     """How often the interval in which leakage meets its limit is halved; with 5, rho is found to 14%."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    floor: Annotated[float, Field(ge=SMALLEST_FLOOR, lt=1)] = DEFAULT_FLOOR
     """Share of the noise variance spread evenly over all directions."""
     read_out: Literal["wiener", "none"] = "wiener"
     """Read-out of the policy."""

@@ -27,7 +27,7 @@ from jobs.config.section import Positive, Section
 from jobs.config.utility import UtilityTasks
 from sparse_core.attacks import ATTACKS
 from sparse_core.attacks.text import TEXT_ATTACKS
-from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS, SMALLEST_FLOOR
 
 _ALL_ATTACKS = tuple(sorted({**ATTACKS, **TEXT_ATTACKS}))
 
@@ -228,7 +228,7 @@ class QuickstartConfig(JobConfig):
     """Masks to learn, by name."""
     rho: Positive
     """Noise-to-signal of every protection compared."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    floor: Annotated[float, Field(ge=SMALLEST_FLOOR, lt=1)] = DEFAULT_FLOOR
     """Share of the noise variance spread evenly over all directions."""
     compare: Annotated[tuple[QuickstartProtection, ...], Field(min_length=1)]
     """Protections to compare, at equal rho and with the same read-out."""

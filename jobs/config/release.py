@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from jobs.config.section import Positive, Section, Share
 from sparse_core.concepts import REMOVALS
 from sparse_core.masks import BASES, DEFAULT_BASIS, DEFAULT_PENALTY, WHITEBOX_BASES
-from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS, SMALLEST_FLOOR
 
 
 class MaskTrainingConfig(Section):
@@ -72,7 +72,7 @@ class ProtectionConfig(Section):
     """Noise-to-signal: median noise norm over median embedding norm. Give this or epsilon."""
     embedding_norm: Positive | None = None
     """Median norm of the embeddings, which rho refers to; to be given where they are not normalised to 1."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = 0.03
+    floor: Annotated[float, Field(ge=SMALLEST_FLOOR, lt=1)] = DEFAULT_FLOOR
     """Share of the noise variance spread evenly over all directions: protects what lies outside the mask."""
     read_out: Literal["wiener", "none"] = "wiener"
     """Post-processing with public quantities that restores utility at no privacy cost."""

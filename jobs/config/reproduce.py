@@ -15,7 +15,7 @@ from jobs.config.section import Positive, Section
 from jobs.config.utility import ClassificationUtility
 from sparse_core.attacks import ATTACKS
 from sparse_core.attacks.text import TEXT_ATTACKS
-from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+from sparse_core.mechanisms import MECHANISMS, SMALLEST_FLOOR
 
 MEASURES = ("leakage", "utility")
 _OF_THE_PAGE = {"title", "source", "reports", "figures", "explanations", "each_attack", "trade_off_rate", "reduced"}
@@ -46,7 +46,7 @@ class ExperimentRow(Section):
     """What others do, without noise and hence without a budget."""
     mask: str | None = None
     """One of `masks`; a read-out needs one too."""
-    floor: Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)] = DEFAULT_FLOOR
+    floor: Annotated[float, Field(ge=SMALLEST_FLOOR, lt=1)] = SMALLEST_FLOOR
     """Share of the noise variance spread evenly; the paper's is the smallest there is."""
     read_out: Literal["wiener", "none"] = "none"
     """Post-processing; the paper has none."""

@@ -15,7 +15,7 @@ from jobs.config.utility import UtilityTasks
 from sparse_core.attacks import ATTACKS
 from sparse_core.concepts import REMOVALS
 from sparse_core.masks import BASES, DEFAULT_BASIS, DEFAULT_PENALTY
-from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS
+from sparse_core.mechanisms import DEFAULT_FLOOR, MECHANISMS, SMALLEST_FLOOR
 
 NOISE_LAWS = tuple(name for name in MECHANISMS if name != "none")
 
@@ -81,7 +81,7 @@ class SpaceConfig(Section):
     """Noise-to-signal ratios. Give this or epsilon."""
     epsilon: _numeric_axis(Positive) | None = None
     """Privacy parameters, each in its mechanism's own metric. Give this or rho."""
-    floor: _numeric_axis(Annotated[float, Field(ge=DEFAULT_FLOOR, lt=1)]) = (0.03,)
+    floor: _numeric_axis(Annotated[float, Field(ge=SMALLEST_FLOOR, lt=1)]) = (DEFAULT_FLOOR,)
     """Shares of the noise variance spread evenly over all directions."""
     read_out: _axis(Literal["wiener", "none"]) = ("wiener",)
     """Read-outs."""
@@ -96,8 +96,8 @@ class SpaceConfig(Section):
 
     @model_validator(mode="after")
     def _floor_within_bounds(self) -> Self:
-        if isinstance(self.floor, Range) and not DEFAULT_FLOOR <= self.floor.low < self.floor.high < 1:
-            raise ValueError(f"floor is a share: its range must lie between {DEFAULT_FLOOR:g} and 1")
+        if isinstance(self.floor, Range) and not SMALLEST_FLOOR <= self.floor.low < self.floor.high < 1:
+            raise ValueError(f"floor is a share: its range must lie between {SMALLEST_FLOOR:g} and 1")
         return self
 
     @property

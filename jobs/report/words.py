@@ -56,6 +56,7 @@ def in_words(figures: ProtectionRow | Guarantee, policy: Policy) -> str:
             f"vector is more than exp({figures.epsilon:.4g} d) times likelier under one than under the other. Per unit "
             f"of Euclidean distance in the least protected direction that is exp({figures.epsilon_euclidean:.4g})."
         )
+    words += f" Rounding may add {policy.law.rounding:.2g} to a distance."
     if figures.rho is None:
         return words + f" The median noise has length {policy.law.median_noise_norm:.4g}."
     return words + f" The median noise is {figures.rho:.2f} times as long as the median vector."

@@ -15,7 +15,7 @@ import numpy as np
 from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _ARRAYS = ("values", "basis", "mean", "covariance")
 
 

@@ -18,13 +18,14 @@ from sparse_core.mechanisms.mahalanobis import Mahalanobis
 from sparse_core.mechanisms.none import NoMechanism
 from sparse_core.mechanisms.purkayastha import Purkayastha
 from sparse_core.mechanisms.readout import ReadOut, wiener
-from sparse_core.mechanisms.sigma import DEFAULT_FLOOR
+from sparse_core.mechanisms.sigma import DEFAULT_FLOOR, SMALLEST_FLOOR
 
 __all__ = [
     "DEFAULT_DELTA",
     "DEFAULT_FLOOR",
     "DEFAULT_GRID",
     "MECHANISMS",
+    "SMALLEST_FLOOR",
     "AdditiveMechanism",
     "Gaussian",
     "Guarantee",

@@ -28,6 +28,10 @@ class Guarantee:
         Epsilon means nothing without its metric.
     epsilon : float
         Log-likelihood ratio per unit of ``metric``.
+    grid, rounding : float
+        Embeddings are rounded to multiples of ``grid`` first, which may bring two of them farther apart, by
+        ``rounding`` in ``metric`` at most: embeddings at distance d > 0 differ in log-likelihood by at most
+        ``epsilon * (d + rounding)``.
     delta : float
         0 for pure metric privacy. Otherwise epsilon holds except with this probability, and for pairs at
         distance 1 only: ask the mechanism's ``privacy_map`` for others.
@@ -44,6 +48,8 @@ class Guarantee:
     mechanism: str
     metric: str
     epsilon: float
+    grid: float
+    rounding: float
     delta: float
     epsilon_euclidean: float
     epsilon_per_dimension: float
@@ -143,9 +149,24 @@ class Mechanism(abc.ABC):
     def distance(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Distance between corresponding rows in the mechanism's metric; broadcasts."""
 
+    @property
+    @abc.abstractmethod
+    def rounding(self) -> float:
+        """How much farther apart, in the mechanism's metric, two inputs may be once both are on the grid."""
+
     def privacy_map(self, distance: np.ndarray | float) -> np.ndarray | float:
-        """The log-likelihood ratio that inputs at this distance can never exceed: epsilon * distance."""
-        return self.epsilon * distance
+        """The log-likelihood ratio that inputs at this distance can never exceed.
+
+        ``epsilon * (distance + rounding)``, and 0 at distance 0: equal inputs round alike. Without the second term
+        it would be wrong for inputs on two sides of a rounding boundary, however near they are to each other. It
+        is the relaxation that OpenDP's maps add (`laplace_map`).
+        """
+        return self.epsilon * self._on_grid(distance)
+
+    def _on_grid(self, distance: np.ndarray | float) -> np.ndarray | float:
+        """The distance that inputs at this distance can have at most once both are on the grid."""
+        distance = np.asarray(distance, dtype=np.float64)
+        return np.where(distance > 0.0, distance + self.rounding, 0.0)[()]
 
     @abc.abstractmethod
     def noise_variance(self) -> np.ndarray:
@@ -172,6 +193,8 @@ class Mechanism(abc.ABC):
             mechanism=self.name,
             metric=self.metric,
             epsilon=self.epsilon,
+            grid=self.grid,
+            rounding=self.rounding,
             delta=self.delta,
             epsilon_euclidean=self.epsilon_euclidean,
             epsilon_per_dimension=self.epsilon / self.dimension,
@@ -189,6 +212,11 @@ class AdditiveMechanism(Mechanism):
     For such a mechanism the privacy map follows from the triangle inequality alone: with density
     f(z) proportional to exp(-epsilon * |z|) in a norm, log f(y - x) - log f(y - x') =
     epsilon * (|y - x'| - |y - x|) <= epsilon * |x - x'|, with equality for y beyond x on the line from x'.
+
+    Rounding. Let q round to a grid of step g. Every coordinate of q(x) - x is at most g/2 in absolute value, so that
+    q(x) - q(x') = (x - x') + e with |e_i| <= g, and |q(x) - q(x')| <= |x - x'| + max |e|: ``rounding`` is the largest
+    norm of a vector in the cube [-g, g]**n. What is added to q(x) and then rounded to the grid again is
+    post-processed only, the same function for every input.
     """
 
     @abc.abstractmethod

@@ -7,6 +7,7 @@ import numpy as np
 
 from sparse_core.errors import SparseError
 
+SMALLEST_NOISE_NORM, LARGEST_NOISE_NORM = 2.0**-40, 2.0**100
 UNIT_TOLERANCE = 1e-3
 """How far from 1 the norm of a unit vector may be."""
 
@@ -23,9 +24,38 @@ def chosen_epsilon(*, epsilon: float | None, rho: float | None, embedding_norm: 
         Median noise norm at epsilon = 1.
     """
     if exactly_one(epsilon=epsilon, rho=rho) == "epsilon":
-        return positive(epsilon, "epsilon")
+        epsilon = positive(epsilon, "epsilon")
+        check_noise_norm(unit_noise_norm / epsilon, f"epsilon {epsilon:g}", unit_noise_norm)
+        return epsilon
     noise_norm = positive(rho, "rho") * positive(embedding_norm, "embedding_norm")
-    return positive(unit_noise_norm / noise_norm, "epsilon implied by rho")
+    check_noise_norm(noise_norm, f"rho {rho:g}", unit_noise_norm)
+    return unit_noise_norm / noise_norm
+
+
+def check_noise_norm(norm: float, cause: str, unit_noise_norm: float | None = None) -> None:
+    """Refuse noise so large that float32 could not hold a release, or so small that it would round to nothing.
+
+    Parameters
+    ----------
+    norm : float
+        Median noise norm.
+    cause : str
+        What it comes from.
+    unit_noise_norm : float, optional
+        Median noise norm at epsilon = 1, where it is inversely proportional to epsilon.
+
+    Raises
+    ------
+    SparseError
+        With the usable range.
+    """
+    if SMALLEST_NOISE_NORM <= norm <= LARGEST_NOISE_NORM:
+        return
+    usable = f"a noise norm from {SMALLEST_NOISE_NORM:.3g} to {LARGEST_NOISE_NORM:.3g}"
+    if unit_noise_norm is not None:
+        ends = (unit_noise_norm / bound for bound in (LARGEST_NOISE_NORM, SMALLEST_NOISE_NORM))
+        usable += ", that is epsilon from {:.3g} to {:.3g}".format(*ends)
+    raise SparseError(f"{cause} comes to noise of median norm {norm:.3g}. Choose {usable}.")
 
 
 def exactly_one(**options: float | None) -> str:

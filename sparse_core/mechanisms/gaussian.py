@@ -7,7 +7,7 @@ from scipy.special import gammaincinv, log_ndtr, ndtri
 
 from sparse_core.errors import SparseError
 from sparse_core.mechanisms.base import AdditiveMechanism
-from sparse_core.mechanisms.checks import checked_dimension, checked_uniforms, exactly_one, positive
+from sparse_core.mechanisms.checks import check_noise_norm, checked_dimension, checked_uniforms, exactly_one, positive
 
 DEFAULT_DELTA = 1e-6
 _BISECTIONS = 200
@@ -19,8 +19,8 @@ class Gaussian(AdditiveMechanism):
     Inputs at Euclidean distance d are as distinguishable as N(0, 1) and N(d / sigma, 1), that is
     (d / sigma)-Gaussian differential privacy (Dong, Roth and Su, 2022). The log-likelihood ratio is
     unbounded, so there is no pure metric privacy: for every d, (privacy_map(d), delta) holds, with the
-    exact curve of Balle and Wang, "Improving the Gaussian mechanism for differential privacy" (2018). The
-    curve is not proportional to d. ``epsilon`` is its value at distance 1.
+    exact curve of Balle and Wang, "Improving the Gaussian mechanism for differential privacy" (2018), read at
+    d + ``rounding``. The curve is not proportional to d. ``epsilon`` is its value at distance 1 on the grid.
 
     Parameters
     ----------
@@ -53,15 +53,21 @@ class Gaussian(AdditiveMechanism):
             raise SparseError(f"delta is {delta}; it must be below 1, and small to mean anything.")
         unit = math.sqrt(2.0 * gammaincinv(self.dimension / 2.0, 0.5))
         if exactly_one(epsilon=epsilon, rho=rho) == "epsilon":
-            self.sigma = 1.0 / _mu_for(positive(epsilon, "epsilon"), self.delta)
+            mu = _mu_for(positive(epsilon, "epsilon"), self.delta)
+            self.sigma = 1.0 / mu if mu > 0.0 else math.inf
         else:
             self.sigma = positive(rho, "rho") * positive(embedding_norm, "embedding_norm") / unit
         self.median_noise_norm = unit * self.sigma
-        self.epsilon = float(self.privacy_map(1.0))
+        check_noise_norm(self.median_noise_norm, f"rho {rho:g}" if epsilon is None else f"epsilon {epsilon:g}")
+        self.epsilon = float(self._curve(1.0))
 
     @property
     def uniforms_per_record(self) -> int:
         return self.dimension
+
+    @property
+    def rounding(self) -> float:
+        return self.grid * math.sqrt(self.dimension)
 
     @property
     def epsilon_euclidean(self) -> float:
@@ -86,7 +92,10 @@ class Gaussian(AdditiveMechanism):
         return np.linalg.norm(np.asarray(x, dtype=np.float64) - y, axis=-1)
 
     def privacy_map(self, distance: np.ndarray | float) -> np.ndarray:
-        """The smallest epsilon such that (epsilon, ``delta``) privacy holds at a Euclidean distance."""
+        """The smallest epsilon such that (epsilon, ``delta``) privacy holds at a distance, rounding included."""
+        return self._curve(self._on_grid(distance))
+
+    def _curve(self, distance: np.ndarray | float) -> np.ndarray:
         mu = np.asarray(distance, dtype=np.float64) / self.sigma
         low = np.zeros_like(mu)
         # At this epsilon the exact delta is below Phi(-sqrt(2 log(1/delta))) < delta.
@@ -107,7 +116,7 @@ def log_delta(epsilon: np.ndarray | float, mu: np.ndarray | float) -> np.ndarray
     Theorem 8 of Balle and Wang (2018), with mu = distance / sigma; minus infinity at distance 0.
     """
     epsilon, mu = np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(mu > 0.0, epsilon / mu, np.inf)
         first = log_ndtr(mu / 2.0 - ratio)
         second = epsilon + log_ndtr(-mu / 2.0 - ratio)

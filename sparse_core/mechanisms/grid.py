@@ -3,7 +3,8 @@
 The low-order bits of a floating-point sum ``x + z`` tell which ``x`` it came from (Mironov, "On
 significance of the least significant bits for differential privacy", CCS 2012). So embeddings are rounded
 to a power-of-two grid before noise is added, and released values are multiples of the same grid: every
-input then shares one set of possible outputs, and the rounding is post-processing.
+input then shares one set of possible outputs, and rounding the released value is post-processing. Rounding the
+embedding is not: it may move two of them apart, which `Mechanism.privacy_map` counts.
 
 Which grid. ``DEFAULT_GRID`` is 2**-20, about 1e-6: it moves a unit vector in 384 dimensions by 5e-6, and
 float32 holds its multiples exactly below 16. When the noise is larger than the signal by far, the grid

@@ -1,5 +1,7 @@
 """LapMech: multivariate Laplace noise, the same in every direction."""
 
+import math
+
 import numpy as np
 
 from sparse_core.mechanisms.base import AdditiveMechanism
@@ -40,6 +42,10 @@ class Laplace(AdditiveMechanism):
     @property
     def uniforms_per_record(self) -> int:
         return self.dimension + 1
+
+    @property
+    def rounding(self) -> float:
+        return self.grid * math.sqrt(self.dimension)
 
     @property
     def epsilon_euclidean(self) -> float:

@@ -107,6 +107,17 @@ class Mahalanobis(AdditiveMechanism):
         return self.dimension + 1
 
     @property
+    def rounding(self) -> float:
+        """Largest |e|_M with |e_i| <= grid: exact along coordinates; else by |e|_M <= |e| / sqrt(lambda_min).
+
+        A corner of the cube taken at random has |e|_M**2 = grid**2 * trace(Sigma^-1) on average. Where most directions
+        are near the floor, as under any concept mask, the bound is therefore tight to some percent.
+        """
+        if self._basis is None:
+            return self.grid * math.sqrt((1.0 / self.variances).sum())
+        return self.grid * math.sqrt(self.dimension / self.variances.min())
+
+    @property
     def epsilon_euclidean(self) -> float:
         return self.epsilon / math.sqrt(self.variances.min())
 

@@ -29,6 +29,10 @@ class NoMechanism(AdditiveMechanism):
         return 0
 
     @property
+    def rounding(self) -> float:
+        return self.grid * math.sqrt(self.dimension)
+
+    @property
     def epsilon_euclidean(self) -> float:
         return math.inf
 

@@ -63,6 +63,11 @@ class Purkayastha(Mechanism):
             )
         if exactly_one(epsilon=epsilon, rho=rho) == "epsilon":
             self.epsilon = positive(epsilon, "epsilon")
+            if not _SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
+                raise SparseError(
+                    f"epsilon is {epsilon:g}; the angle's law is computed for {_SMALLEST_EPSILON:g} to "
+                    f"{_LARGEST_EPSILON:g} only. Choose an epsilon in between."
+                )
         else:
             self.epsilon = _epsilon_for_chord(self.dimension, positive(rho, "rho"))
         self._law = AngleLaw(self.dimension, self.epsilon)
@@ -72,6 +77,19 @@ class Purkayastha(Mechanism):
     @property
     def uniforms_per_record(self) -> int:
         return self.dimension + 1
+
+    @property
+    def rounding(self) -> float:
+        """Twice the largest angle between x and q(x), both of which have a norm above .999.
+
+        |x - q(x)| >= |q(x)| sin(angle) and |x - q(x)| <= r = grid * sqrt(n) / 2, so the angle is at most
+        asin(r / .999).
+        """
+        shift = self.grid * math.sqrt(self.dimension) / 2.0 / (1.0 - UNIT_TOLERANCE)
+        return 2.0 * math.asin(min(shift, 1.0))
+
+    def _on_grid(self, distance: np.ndarray | float) -> np.ndarray | float:
+        return np.minimum(super()._on_grid(distance), math.pi)
 
     @property
     def epsilon_euclidean(self) -> float:

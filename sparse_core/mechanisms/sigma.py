@@ -5,8 +5,9 @@ from scipy.special import gammaincinv, ndtri
 
 from sparse_core.errors import SparseError
 
-DEFAULT_FLOOR = 1e-6
+DEFAULT_FLOOR = 0.03
 SMALLEST_FLOOR = 1e-6
+"""The delta of arXiv 2602.07090, at which directions outside the mask are all but unprotected."""
 _ORTHOGONALITY = 1e-8
 _QUASI_POINTS = 2**16
 _LEADING = 12

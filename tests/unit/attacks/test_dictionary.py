@@ -116,7 +116,7 @@ def test_the_guarantee_is_reached_by_an_output_beyond_a_candidate():
     law = LAWS["mahalanobis"]
     near, far = records(1)[0][0, :2]
     likelihoods = candidate_log_likelihoods((near + 3 * (near - far))[None], np.stack([near, far])[None], law=law)[0]
-    assert likelihoods[0] - likelihoods[1] == pytest.approx(law.privacy_map(law.distance(near, far)))
+    assert likelihoods[0] - likelihoods[1] == pytest.approx(law.epsilon * law.distance(near, far))
 
 
 def test_the_exact_law_beats_cosine_where_noise_is_concentrated():

@@ -79,7 +79,7 @@ def test_a_changed_tensor_file_is_refused(saved):
         Mask.load(saved)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema_version": 1}', "\ufffd"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema_version": 2}', "\ufffd"])
 def test_a_damaged_json_file_is_refused(saved, content):
     (saved / "mask.json").write_text(content)
     with pytest.raises(SparseError, match="damaged"):
@@ -88,7 +88,7 @@ def test_a_damaged_json_file_is_refused(saved, content):
 
 def test_an_unknown_schema_version_is_refused_naming_both(saved):
     rewrite(saved, schema_version=99)
-    with pytest.raises(SparseError, match=r"schema version 99.*reads version 1"):
+    with pytest.raises(SparseError, match=r"schema version 99.*reads version 2"):
         Mask.load(saved)
 
 

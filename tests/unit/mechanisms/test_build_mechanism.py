@@ -1,6 +1,7 @@
 """Mechanisms by name, and every refusal that a user can meet."""
 
 import pickle
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,3 +165,28 @@ def test_floats_of_any_width_are_accepted():
     uniforms = uniforms_for(mechanism, 3)
     wide = mechanism.release(embeddings.astype(np.float64), uniforms)
     assert np.array_equal(mechanism.release(embeddings, uniforms), wide)
+
+
+@pytest.mark.parametrize("name", ["laplace", "mahalanobis", "purkayastha", "gaussian"])
+@pytest.mark.parametrize("strength", ["epsilon", "rho"])
+def test_whatever_strength_is_accepted_releases_finite_float32_even_at_the_ends_of_the_law(name, strength):
+    refused = 0
+    for exponent in (-320, -100, -40, -20, -6, 0, 6, 9, 15, 40, 100, 308):
+        try:
+            mechanism = build_mechanism(name, dimension=8, mask=MASK, **{strength: 10.0**exponent})
+        except SparseError as error:
+            assert re.search(r"between|from .* to ", str(error)), "names the usable range"
+            refused += 1
+            continue
+        uniforms = np.full((3, mechanism.uniforms_per_record), 0.4)
+        uniforms[1], uniforms[2] = 1 - 2.0**-53, 2.0**-53
+        with np.errstate(over="raise", invalid="raise"):
+            assert np.isfinite(mechanism.release(unit_rows(3, 8), uniforms).astype(np.float32)).all()
+        guarantee = mechanism.guarantee()
+        assert np.isfinite([guarantee.epsilon, guarantee.epsilon_euclidean, guarantee.rho, guarantee.rounding]).all()
+    assert 3 <= refused <= 10
+
+
+def test_the_usable_range_is_told_in_epsilon():
+    with pytest.raises(SparseError, match=r"epsilon 1e-40 comes to .* epsilon from 6.05e-30 to 8.43e\+12"):
+        build_mechanism("laplace", dimension=8, epsilon=1e-40)

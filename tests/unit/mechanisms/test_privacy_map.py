@@ -74,7 +74,7 @@ def test_the_euclidean_guarantee_holds_in_the_worst_direction_and_is_attained_th
     elif isinstance(mechanism, Purkayastha):
         other[0] = -x[0]
     bound = mechanism.epsilon_euclidean * np.linalg.norm(x - other, axis=1)
-    loss = mechanism.privacy_map(mechanism.distance(x, other))
+    loss = mechanism.epsilon * mechanism.distance(x, other)
     assert (loss <= bound * (1 + 1e-9)).all()
     assert loss[0] > 0.99 * bound[0]
 
@@ -109,7 +109,8 @@ def test_the_gaussian_curve_is_the_exact_delta(sigma, delta, distance):
     epsilon = float(mechanism.privacy_map(distance))
     assert epsilon >= 0
     if epsilon > 1e-9:
-        assert np.isclose(log_delta(epsilon, distance / mechanism.sigma), np.log(delta), rtol=1e-6)
+        mu = (distance + mechanism.rounding) / mechanism.sigma
+        assert np.isclose(log_delta(epsilon, mu), np.log(delta), rtol=1e-6)
 
 
 @pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
@@ -132,6 +133,85 @@ def test_the_gaussian_never_claims_pure_privacy():
     x, other = np.zeros((1, 32)), np.eye(32)[:1]
     loss = mechanism.log_likelihood(x - 100 * other, x) - mechanism.log_likelihood(x - 100 * other, other)
     assert loss > mechanism.privacy_map(1.0)
+
+
+# Rounding
+
+
+ROUNDED = {
+    "laplace": Laplace(dimension=32, epsilon=2e5),
+    "mahalanobis, coordinates": Mahalanobis(weights=graded_mask(32, 8), floor=1e-3, epsilon=2e4),
+    "mahalanobis, basis": concept_mechanism(32, active=8, floor=1e-3, epsilon=2e4),
+    "purkayastha": Purkayastha(dimension=32, epsilon=2e5),
+}
+
+
+def straddling(mechanism, seed):
+    """Pairs at a distance of some 1e-9, with a rounding boundary between them in many or few coordinates."""
+    generator = np.random.default_rng(seed)
+    middle = mechanism.on_grid(unit_rows(200, 32, seed=seed)) + mechanism.grid / 2
+    shift = 1e-9 * generator.choice([-1.0, 1.0], middle.shape)
+    shift *= generator.random(middle.shape) < generator.random((200, 1))
+    if isinstance(mechanism, Mahalanobis):
+        basis = np.eye(32) if mechanism.basis is None else mechanism.basis
+        shift[0] = 1e-9 * np.sign(basis[:, np.argmin(mechanism.variances)])
+    return middle + shift, middle - shift
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_inputs_on_two_sides_of_a_rounding_boundary_lose_no_more_than_the_map_says(name):
+    mechanism = ROUNDED[name]
+    x, other = straddling(mechanism, seed=5)
+    distance = mechanism.distance(x, other)
+    real = mechanism.epsilon * mechanism.distance(mechanism.on_grid(x), mechanism.on_grid(other))
+    assert (real <= mechanism.privacy_map(distance) * (1 + 1e-9)).all()
+    assert real.max() > 100 * mechanism.epsilon * distance.max(), "without the rounding the map would be wrong"
+
+
+def test_the_rounding_of_the_map_is_attained_along_coordinates():
+    for mechanism in (ROUNDED["laplace"], ROUNDED["mahalanobis, coordinates"]):
+        corner = np.full((1, 32), mechanism.grid / 2)
+        x, other = 0.25 + corner * (1 + 1e-9), 0.25 - corner * (1 + 1e-9)
+        apart = mechanism.distance(mechanism.on_grid(x), mechanism.on_grid(other))
+        assert apart == pytest.approx(2 * mechanism.rounding)
+        near = mechanism.distance(mechanism.on_grid(0.25 + corner * (1 + 1e-9)), mechanism.on_grid(0.25 + corner * 0.9))
+        assert near == pytest.approx(mechanism.rounding)
+
+
+@pytest.mark.parametrize("name", ["mahalanobis, basis", "purkayastha"])
+def test_the_rounding_of_the_map_is_far_from_attained_by_chance_and_near_in_the_worst_case(name):
+    mechanism = ROUNDED[name]
+    x, other = straddling(mechanism, seed=6)
+    apart = mechanism.distance(mechanism.on_grid(x), mechanism.on_grid(other))
+    assert 0.3 * mechanism.rounding < apart.max() <= mechanism.rounding + mechanism.distance(x, other).max()
+
+
+def test_a_release_of_inputs_on_two_sides_of_a_boundary_really_tells_them_apart():
+    """By its own outputs: with n = 1 the law on the grid is a discrete one, and its histogram shows the loss."""
+    mechanism, count = Laplace(dimension=1, epsilon=2e5), 200_000
+    x, other = mechanism.grid * (0.5 + 1e-3), mechanism.grid * (0.5 - 1e-3)
+    released = [
+        mechanism.release(np.full((count, 1), value), uniforms_for(mechanism, count, seed=seed))
+        for seed, value in enumerate((x, other))
+    ]
+    counts = [(np.abs(one - mechanism.grid) < mechanism.grid / 4).sum() for one in released]
+    loss = np.log(counts[0] / counts[1])
+    assert loss > 10 * mechanism.epsilon * (x - other)
+    assert loss <= mechanism.privacy_map(x - other) + 0.03
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_equal_inputs_are_told_apart_by_nothing(name):
+    assert PURE[name].privacy_map(0.0) == 0.0
+    assert PURE[name].privacy_map(np.array([0.0, 1e-300])).tolist()[0] == 0.0
+
+
+def test_the_guarantee_states_the_rounding_and_the_gaussian_curve_contains_it():
+    mechanism = Gaussian(dimension=32, epsilon=2e5)
+    told = mechanism.guarantee()
+    assert (told.grid, told.rounding) == (2.0**-20, 2.0**-20 * np.sqrt(32))
+    mu = (1e-9 + told.rounding) / mechanism.sigma
+    assert log_delta(mechanism.privacy_map(1e-9), mu) == pytest.approx(np.log(mechanism.delta))
 
 
 def test_pure_mechanisms_state_no_delta():
