@@ -33,6 +33,7 @@ import numpy as np
 
 from sparse_core.noise import Key
 from sparse_core.policy import Policy
+from sparse_core.positions import by_position
 
 ROUNDING = 1e-9
 
@@ -143,7 +144,10 @@ def record_numbers(ids: Sequence[str | int]) -> np.ndarray:
     An id counts as its text: 1 and "1" are one record, because a column may be an integer in one dataset and text in
     another. Should two records ever share a number, each is charged for both.
     """
-    digests = (hashlib.blake2b(str(i).encode("utf-8", "surrogatepass"), digest_size=8).digest() for i in ids)
+    digests = (
+        hashlib.blake2b(str(i).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        for i in by_position(ids, "ids")
+    )
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 

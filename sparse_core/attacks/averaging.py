@@ -36,6 +36,7 @@ from sparse_core.evaluation.bootstrap import Interval, interval_of, ratio_interv
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.mechanisms import wiener
 from sparse_core.noise import Key
+from sparse_core.positions import by_position
 
 if TYPE_CHECKING:
     from sparse_core.policy import Policy
@@ -123,8 +124,10 @@ def averaging_attack(
         For unusable or mismatched columns, too few keys, or a number of releases below 1.
     """
     embeddings = check_vectors(embeddings, "embeddings", dimension=policy.encoder.dimension)
-    check_same_length(embeddings=embeddings, ids=ids, contents=contents)
-    releases = sorted(set(releases))
+    ids = by_position(ids, "ids", length=len(embeddings))
+    contents = by_position(contents, "contents", length=len(embeddings))
+    keys = by_position(keys, "keys")
+    releases = sorted(set(by_position(releases, "releases")))
     if not releases or releases[0] < 1:
         raise SparseError(f"releases are {releases}; give numbers of releases of at least 1")
     if len({key.identifier for key in keys[: releases[-1]]}) < releases[-1]:

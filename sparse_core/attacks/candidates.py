@@ -13,6 +13,7 @@ from sparse_core.concepts.surrogates import SurrogatePool
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.mechanisms import Mahalanobis, Mechanism
+from sparse_core.positions import by_position
 
 if TYPE_CHECKING:
     from sparse_core.policy import Policy
@@ -48,7 +49,8 @@ def substituted_candidates(
     callable
         Candidates for `dictionary_attack`.
     """
-    check_same_length(texts=texts, spans=spans)
+    texts, values = by_position(texts, "texts"), by_position(values, "values")
+    spans = by_position(spans, "spans", length=len(texts))
 
     def embeddings(rows: slice) -> np.ndarray:
         filled = []

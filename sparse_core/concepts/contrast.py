@@ -11,7 +11,7 @@ from sparse_core.concepts.removal import DEFAULT_PLACEHOLDER, check_removal, rem
 from sparse_core.concepts.spans import Span
 from sparse_core.concepts.surrogates import SurrogatePool
 from sparse_core.concepts.words import has_word
-from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -75,10 +75,10 @@ def contrast_pairs(
         If there is not one list of spans for each text, a span does not lie in its text, or the options
         do not fit `how`.
     """
-    texts, spans = list(texts), list(spans)
-    if len(texts) != len(spans):
-        raise SparseError(f"There are {len(texts)} texts but {len(spans)} rows of spans.")
-    check_removal(how, placeholder=placeholder, surrogates=surrogates or (), generator=generator)
+    texts = by_position(texts, "texts")
+    spans = by_position(spans, "spans", length=len(texts))
+    surrogates = () if surrogates is None else by_position(surrogates, "surrogates")
+    check_removal(how, placeholder=placeholder, surrogates=surrogates, generator=generator)
     rows = [row for row, found in enumerate(spans) if len(found)]
     pool = None
     if how == "surrogate" and rows:

@@ -12,6 +12,7 @@ from sparse_core.concepts.concept import DEFAULT_ENTITY_MODEL, EVERY_ENTITY_TYPE
 from sparse_core.concepts.spans import Span
 from sparse_core.concepts.words import strip_possessive
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -141,7 +142,7 @@ def annotated_spans(
         If there is not one list of spans for each text, or a span has no valid start and end in its text,
         or no label while entity types are given. Names the row.
     """
-    rows = list(annotations)
+    texts, rows = by_position(texts, "texts"), by_position(annotations, "annotations")
     if len(rows) != len(texts):
         raise SparseError(f"There are {len(texts)} texts but {len(rows)} rows of annotated spans.")
     wanted = _wanted(concept)

@@ -13,6 +13,7 @@ from sparse_core.concepts.entities import annotated_spans, model_spans
 from sparse_core.concepts.spans import Span, merge_spans
 from sparse_core.concepts.words import WORD, compile_shape, fold_edge, fold_gap, fold_word
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 PATTERN_TIMEOUT_SECONDS = 2.0
 PROGRESS_ROWS = 1_000
@@ -85,9 +86,7 @@ def find_spans(
 
 
 def _checked_texts(texts: Iterable[str]) -> Sequence[str]:
-    if isinstance(texts, str):
-        raise SparseError("texts must be a list of strings, not one string.")
-    texts = list(texts)
+    texts = by_position(texts, "texts")
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise SparseError(f"Row {row}: the text is {type(text).__name__}, not a string; fill or drop it.")

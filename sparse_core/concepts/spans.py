@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sparse_core.concepts.words import word_tokens
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 
 @dataclass(frozen=True, order=True)
@@ -115,6 +116,7 @@ def check_prevalence(spans: Sequence[Sequence[Span]], n: int | None = None, *, n
     SparseError
         If no row or every row holds the concept, or there are no rows.
     """
+    spans = by_position(spans, "spans")
     n = len(spans) if n is None else n
     found = sum(1 for row in spans if len(row))
     if n == 0:

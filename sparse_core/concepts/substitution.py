@@ -11,6 +11,7 @@ import numpy as np
 from sparse_core.concepts.spans import Span
 from sparse_core.concepts.surrogates import SurrogatePool
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,8 +79,10 @@ def value_substitutions(
     Raises
     ------
     SparseError
-        If no text has a span.
+        If no text has a span, or there is not one list of spans for each text.
     """
+    texts, values = by_position(texts, "texts"), by_position(values, "values")
+    spans = by_position(spans, "spans", length=len(texts))
     surfaces = Counter(text[s.start : s.end] for text, row in zip(texts, spans, strict=True) for s in row)
     bearing = [row for row, found in enumerate(spans) if len(found)]
     if not bearing:

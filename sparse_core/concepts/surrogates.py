@@ -10,6 +10,7 @@ import numpy as np
 from sparse_core.concepts.spans import Span
 from sparse_core.concepts.words import strip_possessive, word_tokens
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 _QUICK_DRAWS = 16
 
@@ -52,7 +53,7 @@ class SurrogatePool:
         """
         if isinstance(values, cls):
             return values
-        values = [values] if isinstance(values, str) else list(values)
+        values = by_position(values, "surrogates")
         distinct: dict[tuple[str, ...] | str, str] = {}
         for position, value in enumerate(values, start=1):
             if not isinstance(value, str) or not value.strip():
@@ -85,6 +86,8 @@ class SurrogatePool:
         SparseError
             If no span covers anything but whitespace.
         """
+        texts = by_position(texts, "texts")
+        spans = by_position(spans, "spans", length=len(texts))
         surfaces = (text[span.start : span.end] for text, row in zip(texts, spans, strict=True) for span in row)
         return cls.of(surface for surface in surfaces if surface.strip())
 

@@ -13,6 +13,7 @@ import numpy as np
 from sparse_core.encoders.shapes import Shapes
 from sparse_core.encoders.spec import EncoderSpec
 from sparse_core.encoders.tokens import TextTokenizer
+from sparse_core.positions import by_position
 
 Advance = Callable[[int, int], None]
 
@@ -72,7 +73,7 @@ class Encoder:
             bit-for-bit the same for any batch the text arrives in (for models with a fast tokenizer;
             others go through ``SentenceTransformer.encode``).
         """
-        texts = list(texts)
+        texts = by_position(texts, "texts")
         return self._vectors(texts, self._prepare(texts), progress)
 
     def encode_stream(self, blocks: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
@@ -93,7 +94,7 @@ class Encoder:
         with ThreadPoolExecutor(1) as ahead:
             waiting = None
             for block in blocks:
-                texts = list(block)
+                texts = by_position(block, "texts")
                 following = texts, ahead.submit(lambda texts=texts: list(self._prepare(texts)))
                 if waiting is not None:
                     yield self._vectors(waiting[0], waiting[1].result(), None)
@@ -112,6 +113,7 @@ class Encoder:
 
     def count_truncated(self, texts: Sequence[str]) -> int:
         """Number of texts longer than ``spec.max_tokens``, of which the encoder sees only the start."""
+        texts = by_position(texts, "texts")
         if self.tokenizer is None or self.spec.max_tokens is None or not texts:
             return 0
         return sum(length > self.spec.max_tokens for length in self.tokenizer.lengths(texts))

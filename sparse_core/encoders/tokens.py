@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sparse_core.positions import by_position
+
 _AT_A_TIME = 512
 
 
@@ -47,5 +49,6 @@ class TextTokenizer:
 
     def _encoded(self, tokenizer, texts: Sequence[str]) -> Iterator:
         # What the library tells of every token takes much more memory than its id.
+        texts = by_position(texts, "texts")
         for at in range(0, len(texts), _AT_A_TIME):
             yield from tokenizer.encode_batch_fast([self.prompt + text for text in texts[at : at + _AT_A_TIME]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparse_core.errors import SparseError
-from sparse_core.evaluation.checks import check_same_length
+from sparse_core.positions import by_position
 
 SHINGLE_WORDS = 5
 SHARED_SHINGLES = 0.5
@@ -76,7 +76,7 @@ def near_duplicate_groups(texts: Sequence[str]) -> np.ndarray:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    folded = [fold_text(text) for text in texts]
+    folded = [fold_text(text) for text in by_position(texts, "texts")]
     distinct = {text: position for position, text in enumerate(dict.fromkeys(folded))}
     shingles: dict[tuple[str, ...], int] = {}
     rows, columns = [], []
@@ -126,7 +126,8 @@ def split_records(texts_or_groups: Sequence[str] | np.ndarray, *, test_share: fl
     """
     if not 0 < test_share < 1:
         raise SparseError(f"test_share is {test_share}; give a share between 0 and 1")
-    n_records = check_same_length(records=texts_or_groups)
+    texts_or_groups = by_position(texts_or_groups, "texts_or_groups")
+    n_records = len(texts_or_groups)
     is_text = n_records > 0 and isinstance(texts_or_groups[0], str)
     keys = near_duplicate_groups(texts_or_groups) if is_text else np.asarray(texts_or_groups)
     groups = np.unique(keys, return_inverse=True)[1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparse_core.errors import SparseError
+from sparse_core.positions import by_position
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,10 @@ def token_labels(
     SparseError
         If `train` is not a set of rows, or no token is frequent enough.
     """
-    sets = [frozenset(tokens) for tokens in tokens_per_record]
+    rows = by_position(tokens_per_record, "tokens_per_record")
+    if any(isinstance(tokens, str) for tokens in rows):
+        raise SparseError("tokens_per_record holds a text; give the list of each record's tokens.")
+    sets = [frozenset(tokens) for tokens in rows]
     in_train = row_mask(train, len(sets), "train")
     counts = Counter(token for row in np.flatnonzero(in_train) for token in sets[row])
     ranked = sorted((token for token, count in counts.items() if count >= min_count), key=lambda t: (-counts[t], t))

@@ -14,6 +14,7 @@ from sparse_core.errors import SparseError
 from sparse_core.evaluation.bootstrap import interval_of, ratio_interval, resample_counts
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.metrics import few_per_label, ndcg, spearman, top_columns, unit_rows
+from sparse_core.positions import by_position
 
 _QUERIES_PER_BLOCK = 256
 MTEB_SEED = 42
@@ -140,8 +141,9 @@ def classification(
 
     train = check_vectors(train, "train")
     test = check_vectors(test, "test", dimension=train.shape[1])
-    check_same_length(train=train, train_labels=train_labels)
-    n_test = check_same_length(test=test, test_labels=test_labels)
+    train_labels = by_position(train_labels, "train_labels", length=len(train))
+    test_labels = by_position(test_labels, "test_labels", length=len(test))
+    n_test = len(test)
     classes, targets = np.unique(np.asarray(train_labels), return_inverse=True)
     if len(classes) < 2 or n_test == 0:
         raise SparseError(
@@ -200,7 +202,7 @@ def retrieval(
     """
     queries = check_vectors(queries, "queries")
     documents = check_vectors(documents, "documents", dimension=queries.shape[1])
-    check_same_length(queries=queries, qrels=qrels)
+    qrels = by_position(qrels, "qrels", length=len(queries))
     judged = [row for row, relevance in enumerate(qrels) if relevance]
     if not judged:
         raise SparseError("no query has a judged document; give qrels as one mapping per query")

@@ -176,7 +176,7 @@ def learn_mask(
 def _checked(positive, negative, embeddings, token_labels, encoder) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     arrays = {"positive": positive, "negative": negative, "embeddings": embeddings}
     for name, array in arrays.items():
-        arrays[name] = array = np.asarray(array, dtype=np.float64)
+        arrays[name] = array = np.ascontiguousarray(array, dtype=np.float64)
         if array.ndim != 2 or array.shape[1] != encoder.dimension:
             raise SparseError(f"{name} has shape {array.shape}; (rows, {encoder.dimension}) fits the encoder")
         if not np.isfinite(array).all():

@@ -7,6 +7,7 @@ import numpy as np
 from sparse_core.errors import SparseError
 from sparse_core.masks.artifact import Mask, MaskInfo
 from sparse_core.masks.bases import complete_basis
+from sparse_core.positions import by_position
 
 _NOISED = 1e-9
 
@@ -35,6 +36,7 @@ def unite_masks(masks: Sequence[Mask], *, weights: Sequence[float] | None = None
     SparseError
         For no masks, weights that do not fit, or masks of different encoders.
     """
+    masks = by_position(masks, "masks")
     if not masks:
         raise SparseError("There is no mask to unite.")
     weights = np.ones(len(masks)) if weights is None else np.asarray(weights, dtype=np.float64)

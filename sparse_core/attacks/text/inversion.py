@@ -29,6 +29,7 @@ from sparse_core.attacks.text.ranking import Ranking, embedded_candidates
 from sparse_core.attacks.text.scores import word_overlap
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.checks import check_vectors
+from sparse_core.positions import by_position
 
 if TYPE_CHECKING:
     import torch
@@ -145,6 +146,7 @@ class InversionAttack:
         from sparse_core.attacks.text.training import Schedule, train_decoder
 
         self.check()
+        texts = by_position(texts, "texts")
         draws = check_text_training(vectors, texts, unprotected, draws)
         self._encode = encode
         self._coordinates = fit_coordinates(draws[0], public)

@@ -18,6 +18,7 @@ from sparse_core.errors import SparseError
 from sparse_core.evaluation.bootstrap import interval_of, resample_ratios
 from sparse_core.evaluation.checks import check_same_length, check_vectors
 from sparse_core.evaluation.tokens import row_mask
+from sparse_core.positions import by_position
 
 FLOOR_SHARE = 0.5
 """Passes over the data of the shuffled training, which has word frequencies and grammar to learn and nothing else, as a
@@ -112,6 +113,7 @@ def run_text_attack(
     unprotected = check_vectors(unprotected, "unprotected")
     protected = check_vectors(protected, "protected", dimension=unprotected.shape[1])
     labels = np.asarray(labels, dtype=bool)
+    texts, vocabulary = by_position(texts, "texts"), by_position(vocabulary, "vocabulary")
     n_records = check_same_length(unprotected=unprotected, protected=protected, labels=labels, texts=texts)
     if labels.ndim != 2 or labels.shape[1] != len(vocabulary) or not len(vocabulary):
         raise SparseError(f"labels have shape {labels.shape} for {len(vocabulary)} tokens; give one column per token")

@@ -14,6 +14,7 @@ import numpy as np
 from sparse_core.concepts.words import word_tokens
 from sparse_core.errors import SparseError
 from sparse_core.evaluation.metrics import unit_rows
+from sparse_core.positions import by_position
 
 SCORES = ("bleu", "rouge_l", "token_f1", "cosine")
 
@@ -47,6 +48,7 @@ def word_labels(texts: Sequence[str], vocabulary: Sequence[str]) -> np.ndarray:
     -------
     bool array, shape (n_texts, n_tokens)
     """
+    texts, vocabulary = by_position(texts, "texts"), by_position(vocabulary, "vocabulary")
     column = {token: place for place, token in enumerate(vocabulary)}
     found = np.zeros((len(texts), len(column)), dtype=bool)
     for row, text in enumerate(texts):
@@ -97,9 +99,11 @@ def reconstruction_scores(
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics import BLEU
 
+    originals = by_position(originals, "originals")
+    reconstructions = by_position(reconstructions, "reconstructions", length=len(originals))
     bleu = BLEU(lowercase=True, effective_order=True)
     rouge = RougeScorer(["rougeL", "rouge1"], tokenizer=_Words())
-    cosine = np.sum(unit_rows(np.asarray(vectors)) * unit_rows(np.asarray(encode(list(reconstructions)))), axis=1)
+    cosine = np.sum(unit_rows(np.asarray(vectors)) * unit_rows(np.asarray(encode(reconstructions))), axis=1)
     rows = []
     for original, reconstruction, near in zip(originals, reconstructions, cosine, strict=True):
         overlap = rouge.score(original, reconstruction)

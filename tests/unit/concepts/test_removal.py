@@ -224,7 +224,7 @@ def test_contrast_by_surrogate_drops_rows_that_have_no_other_value():
 
 
 def test_contrast_pairs_refuse_spans_of_another_corpus():
-    with pytest.raises(SparseError, match="1 texts but 2"):
+    with pytest.raises(SparseError, match="spans has 2 entries for 1 records"):
         contrast_pairs(["a"], [[], []])
     with pytest.raises(SparseError, match="generator"):
         contrast_pairs(["a"], [[]], how="surrogate")
