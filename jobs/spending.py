@@ -221,7 +221,7 @@ def plan(
         _Spread(folder / "earlier", _EARLIER, "record") as past,
     ):
         table = _spread_earlier(past, list(dict.fromkeys(datasets)))
-        _spread_coming(coming, source, charge, key, prepare)
+        _spread_coming(coming, source, policy.law.grid, charge, key, prepare)
     spending._notes = _Spread(folder / "notes", _NOTE, "unit")
     with spending._notes as notes:
         for rows, earlier in zip(coming.parts(), past.parts(), strict=True):
@@ -237,13 +237,13 @@ def _spread_earlier(past: _Spread, datasets: list[str]) -> tuple[Charge, ...]:
     return tuple(table)
 
 
-def _spread_coming(coming: _Spread, source: sources.Source, charge: Charge, key: Key, prepare) -> None:
+def _spread_coming(coming: _Spread, source: sources.Source, grid: float, charge: Charge, key: Key, prepare) -> None:
     seen = 0
     with steps("Planning") as advance:
         for number, unit in enumerate(source.units):
             row = 0
             for rows in map(prepare, sources.read(source, unit, key=key)):
-                named = _named(rows, charge, key)
+                named = _named(rows, grid, charge, key)
                 coming.add(
                     record=named.records,
                     release=named.fingerprints,
@@ -255,8 +255,8 @@ def _spread_coming(coming: _Spread, source: sources.Source, charge: Charge, key:
                 advance(seen, max(source.n_rows or 0, seen))
 
 
-def _named(rows: sources.Rows, charge: Charge, key: Key) -> Releases:
-    prints = release_fingerprints(key, subjects=rows.ids, contents=rows.contents, policy_hash=charge.policy)
+def _named(rows: sources.Rows, grid: float, charge: Charge, key: Key) -> Releases:
+    prints = release_fingerprints(key, subjects=rows.ids, contents=rows.contents_on(grid), policy_hash=charge.policy)
     return releases_under(charge, rows.ids, prints)
 
 

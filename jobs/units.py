@@ -105,12 +105,13 @@ class UnitActor:
                 if not len(keep):
                     continue
                 kept = rows.take(keep)
+                contents = kept.contents_on(self._policy.law.grid)
                 with clock.timed("protect"):
-                    released = self._policy.release(vectors[keep], ids=kept.ids, contents=kept.contents, key=work.key)
+                    released = self._policy.release(vectors[keep], ids=kept.ids, contents=contents, key=work.key)
                 protected = protected or time.time()
                 with clock.timed("write"):
                     clipped += outputs.count_clipped(released, work.dataset.precision, self._scale)
-                    entries.write(ledger.part(kept.ids, kept.contents, self._charge, work.key))
+                    entries.write(ledger.part(kept.ids, contents, self._charge, work.key))
                     published.write(self._table(kept, released, notes))
         with clock.timed("write"), self._part(unit, "quarantine") as quarantine:
             quarantine.write(pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA))

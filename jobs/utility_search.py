@@ -211,7 +211,9 @@ def queries_for(
     if row.policy is not None:
         if task.sides == "trusted":
             return row.policy.query_transform(search.vectors)
-        contents = vector_contents(search.vectors) if search.texts is None else search.texts
+        contents = search.texts
+        if contents is None:
+            contents = vector_contents(search.vectors, row.policy.law.grid)
         # A query may have a record's id; its noise must be its own nevertheless.
         ids = [f"query\x1f{query}" for query in search.ids]
         return row.policy.release(search.vectors, ids=ids, contents=contents, key=key)

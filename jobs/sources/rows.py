@@ -98,8 +98,12 @@ class Rows:
 
     @cached_property
     def contents(self) -> list[str] | list[bytes]:
-        """What keyed noise is drawn from: the texts, or the vectors in whole steps of the release grid."""
-        return self.texts if self.vectors is None else vector_contents(self.vectors)
+        """What records say: the texts, or the vectors in whole steps of the finest grid."""
+        return self.contents_on(DEFAULT_GRID)
+
+    def contents_on(self, grid: float) -> list[str] | list[bytes]:
+        """What keyed noise is drawn from: the texts, or the vectors in whole steps of the release's grid."""
+        return self.texts if self.vectors is None else vector_contents(self.vectors, grid)
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some of the good rows, without the bad ones."""
@@ -130,9 +134,9 @@ class Rows:
         )
 
 
-def vector_contents(vectors: np.ndarray) -> list[bytes]:
-    """Vectors in whole steps of the release grid, as little-endian 64-bit integers."""
-    steps = np.rint(vectors / DEFAULT_GRID).astype("<i8")
+def vector_contents(vectors: np.ndarray, grid: float) -> list[bytes]:
+    """Vectors in whole steps of a grid, as little-endian 64-bit integers."""
+    steps = np.rint(vectors / grid).astype("<i8")
     data, width = steps.tobytes(), steps.shape[1] * steps.itemsize
     return [data[start : start + width] for start in range(0, len(data), width)]
 

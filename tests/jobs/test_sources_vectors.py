@@ -135,6 +135,12 @@ def test_contents_are_vectors_in_steps_of_the_release_grid(tmp_path, vectors):
     nearly = sources.Rows(rows.ids, None, rows.vectors + 1e-12, rows.columns, rows.positions)
     assert nearly.contents == rows.contents
     assert sources.Rows(rows.ids, None, rows.vectors + 1e-5, rows.columns, rows.positions).contents != rows.contents
+    coarse = [
+        sources.Rows(rows.ids, None, round_to_grid(rows.vectors, 0.25) + shift, rows.columns, rows.positions)
+        for shift in (0, 0.1)
+    ]
+    assert coarse[0].contents_on(0.25) == coarse[1].contents_on(0.25)
+    assert coarse[0].contents != coarse[1].contents
     assert rows.take(np.array([4, 2])).contents == [rows.contents[4], rows.contents[2]]
 
 
