@@ -43,6 +43,11 @@ _PROMISES = {
     ),
 }
 
+_ROUNDED = (
+    "Vectors are rounded before noise is added, which may bring two of them a little farther apart: the promises count "
+    "that, and the policy states the most it can come to (rounding)."
+)
+
 
 def guarantee(findings: Findings) -> Section | Absent:
     """The promise of each mechanism here, its reach in numbers, and its limits."""
@@ -57,7 +62,7 @@ def guarantee(findings: Findings) -> Section | Absent:
     if release is not None:
         paragraphs.append(f"Of one release of this dataset: {release['guarantee_in_words']}")
     if claimed:
-        paragraphs.append(_reach(claimed))
+        paragraphs += [_reach(claimed), _ROUNDED]
         tables.append(
             (
                 "Epsilon and how far it reaches",
