@@ -46,7 +46,7 @@ def hash_architecture(model) -> str:
     """
     from transformers import PreTrainedModel
 
-    parts, sources = [], {}
+    parts, sources = [], set()
     for place, module in model.named_modules():
         part = {}
         if hasattr(module, "get_config_dict"):
@@ -59,7 +59,7 @@ def hash_architecture(model) -> str:
             part["adapters"] = {name: _decisive(config.to_dict()) for name, config in module.peft_config.items()}
         for kind in type(module).__mro__[:-1]:
             if kind.__module__.partition(".")[0] not in _KNOWN:
-                sources[kind.__qualname__] = _hash_source(kind)
+                sources.add(f"{kind.__qualname__} {_hash_source(kind)}")
         if part or "." not in place:
             parts.append([place, type(module).__qualname__, part])
     return _hash_json({"parts": parts, "sources": sources})
