@@ -95,6 +95,15 @@ class PrivatizeConfig(JobConfig):
         return self
 
     @model_validator(mode="after")
+    def _subjects_that_stay(self) -> Self:
+        if self.budget.counts and self.budget.subject is None and self.input.id is None:
+            raise ValueError(
+                "budget: without input.id each row's id is made from its place and content, so that a row which moves "
+                "is another and nothing adds up; name input.id, or a column in budget.subject"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _unit_vectors_where_needed(self) -> Self:
         if self.encoder == "none":
             if self.chunk is not None:

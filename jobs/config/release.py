@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -153,12 +154,36 @@ class RegistryConfig(Section):
 
 
 class BudgetConfig(Section):
-    """What a record may spend over all its releases."""
+    """What a subject may spend over all its releases."""
 
-    max_epsilon_per_record: Positive | None = None
-    """Most a record may have spent, in epsilon_euclidean; a run that would exceed it is refused before it starts."""
+    subject: str | None = None
+    """Column of strings or integers that says whose each row is, such as a person's. Noise and budget go by subject;
+    null takes input.id: each row is a subject of its own, whole or in chunks."""
+    max_epsilon_per_subject: Positive | None = None
+    """Most a subject may have spent, in epsilon_euclidean; a run that would exceed it is refused before it starts."""
     include: tuple[str, ...] = ()
-    """Output directories with earlier releases of the same records, whose ledgers count, as do those they include."""
+    """Output directories with earlier releases of the same subjects, whose ledgers count, as do those they include.
+    They must be finished."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether subjects must be known again in another release."""
+        return self.max_epsilon_per_subject is not None or bool(self.include)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_old_name(cls, values: Any) -> Any:
+        old, new = "max_epsilon_per_record", "max_epsilon_per_subject"
+        if not isinstance(values, dict) or old not in values:
+            return values
+        if new in values:
+            raise ValueError(f"{old} is the old name of {new}; leave it out")
+        warnings.warn(
+            f"budget.{old} is now called budget.{new}; the old name will be refused in the next version.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return {new if name == old else name: value for name, value in values.items()}
 
 
 class LimitsConfig(Section):

@@ -1,8 +1,9 @@
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from jobs.config import (
     AuditConfig,
@@ -36,6 +37,7 @@ JOBS = {
 }
 TRAINING = {"output": "out", "input": {"path": "a.csv"}, "concept": {"name": "people", "terms": ["Zorvath"]}}
 PRIVATIZING = {"output": "out", "input": {"path": "a.csv"}, "protection": {"mechanism": "laplace", "rho": 1}}
+RELEASING = {**PRIVATIZING, "protection": {"mechanism": "laplace", "rho": 1, "read_out": "none"}}
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 
 
@@ -394,3 +396,42 @@ def test_a_protection_that_needs_a_mask_is_refused_without_one(mechanism):
             None,
             ["output=x", "input.path=y", f"protection={{mechanism: {mechanism}, rho: 1}}"],
         )
+
+
+@every_model
+def test_no_number_may_be_true(model):
+    """In Python true is the number 1, and a limit of true would be one of 1."""
+    for section, name, field in leaves(model):
+        if {int, float} & kinds_of(field.annotation) and bool not in kinds_of(field.annotation):
+            for value in (True, [True], [1, False]):
+                with pytest.raises(ValidationError) as refused:
+                    section.model_validate({name: value})
+                problem = refused.value.errors()[0]["msg"]
+                assert f"{name} takes a number" in problem
+
+
+def kinds_of(annotation) -> set[type]:
+    if isinstance(annotation, type):
+        return {annotation}
+    return {kind for arg in get_args(annotation) for kind in kinds_of(arg)}
+
+
+@pytest.mark.parametrize("limit", ["true", "0", "-1", ".inf", ".nan"])
+def test_a_limit_that_is_no_positive_finite_number_is_refused(load, limit):
+    with pytest.raises(SparseError, match=r"budget.*max_epsilon_per_subject"):
+        load(PRIVATIZING, f"budget.max_epsilon_per_subject={limit}", model=PrivatizeConfig)
+
+
+def test_the_old_name_of_the_limit_is_taken_with_a_warning(load):
+    with pytest.warns(FutureWarning, match=r"is now called budget\.max_epsilon_per_subject"):
+        config = load(RELEASING, "budget.max_epsilon_per_record=5", model=PrivatizeConfig)
+    assert config.budget.max_epsilon_per_subject == 5
+    with pytest.raises(SparseError, match="the old name of max_epsilon_per_subject; leave it out"):
+        load(PRIVATIZING, "budget={max_epsilon_per_record: 5, max_epsilon_per_subject: 5}", model=PrivatizeConfig)
+
+
+@pytest.mark.parametrize("budget", ["max_epsilon_per_subject: 5", "include: [other]"])
+def test_a_budget_of_rows_that_have_no_ids_of_their_own_is_refused(load, budget):
+    with pytest.raises(SparseError, match=r"name input\.id, or a column in budget\.subject"):
+        load(RELEASING, "input.id=null", f"budget={{{budget}}}", model=PrivatizeConfig)
+    load(RELEASING, "input.id=null", f"budget={{subject: patient, {budget}}}", model=PrivatizeConfig)
