@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,23 +11,32 @@ import numpy as np
 from jobs import ledger
 from sparse_core.budget import Releases, Spent, compose
 
-_COLUMNS = ("policy", "key", "metric", "epsilon", "epsilon_euclidean", "delta", "records", "releases")
+_COLUMNS = ("policy", "key", "metric", "epsilon", "epsilon_euclidean", "delta", "subjects", "releases")
 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="sparse budget", description="What records have spent of their budget.")
+    parser = argparse.ArgumentParser(prog="sparse budget", description="What subjects have spent of their budget.")
     commands = parser.add_subparsers(dest="command", required=True)
-    show = commands.add_parser("show", help="policies, releases per record, epsilon spent and left")
+    show = commands.add_parser("show", help="policies, releases per subject, epsilon spent and left")
     show.add_argument("dataset", nargs="+", help="output directory of a privatize job; several are added up")
-    show.add_argument("--limit", type=float, help="epsilon_euclidean a record may spend; by default the datasets' own")
+    show.add_argument(
+        "--limit", type=_limit, help="epsilon_euclidean a subject may spend; by default the datasets' own"
+    )
     options = parser.parse_args(arguments)
     print(report(options.dataset, limit=options.limit))
     return 0
 
 
+def _limit(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no limit; it must be positive and finite")
+    return value
+
+
 def report(datasets: Sequence[str], *, limit: float | None = None) -> str:
-    """What the records of some datasets have spent, there and in the datasets that these counted.
+    """What the subjects of some datasets have spent, there and in the datasets that these counted.
 
     Parameters
     ----------
@@ -38,28 +48,32 @@ def report(datasets: Sequence[str], *, limit: float | None = None) -> str:
     counted, releases = releases_of(datasets)
     if limit is None:
         limit = limit_of(datasets)
-    return "\n".join([*_policies(releases), "", *_spent(compose(releases), limit, counted)])
+    growing = [
+        f"not finished         {url}: more may be spent than is told here" for url in filter(ledger.unfinished, counted)
+    ]
+    return "\n".join([*_policies(releases), "", *_spent(compose(releases), limit, counted), *growing])
 
 
 def releases_of(datasets: Sequence[str]) -> tuple[list[str], Releases]:
-    """The ledgers that count for some datasets, and all releases of the datasets' records."""
+    """The ledgers that count for some datasets, and all releases of the datasets' subjects."""
     own = ledger.read([ledger.located(url) for url in datasets])
     counted = ledger.with_included(datasets)
     releases = ledger.read(counted)
-    return counted, releases.take(np.isin(releases.records, own.records))
+    return counted, releases.take(np.isin(releases.subjects, own.subjects))
 
 
 def limit_of(datasets: Sequence[str]) -> float | None:
     """The least limit that some datasets were written under."""
-    limits = [ledger.claim(url).get("max_epsilon_per_record") for url in datasets]
+    claims = [ledger.claim(url) for url in datasets]
+    limits = [claim.get(name) for claim in claims for name in ("max_epsilon_per_subject", "max_epsilon_per_record")]
     return min((value for value in limits if value is not None), default=None)
 
 
 def _policies(releases: Releases) -> list[str]:
     table = [_COLUMNS]
     for row, charge in enumerate(releases.table):
-        records = releases.records[releases.charges == row]
-        if len(records):
+        subjects = releases.subjects[releases.charges == row]
+        if len(subjects):
             prices = [ledger.shown(value) for value in (charge.epsilon, charge.epsilon_euclidean, charge.delta)]
             table.append(
                 (
@@ -67,8 +81,8 @@ def _policies(releases: Releases) -> list[str]:
                     charge.key,
                     charge.metric,
                     *prices,
-                    f"{len(np.unique(records)):,}",
-                    f"{len(records):,}",
+                    f"{len(np.unique(subjects)):,}",
+                    f"{len(subjects):,}",
                 )
             )
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -81,7 +95,7 @@ def _spent(spent: Spent, limit: float | None, counted: Sequence[str]) -> list[st
     counts = zip(*np.unique(spent.releases, return_counts=True), strict=True)
     lines = [
         f"ledgers counted      {', '.join(counted)}",
-        "releases per record  " + ", ".join(f"{releases}: {records:,} records" for releases, records in counts),
+        "releases per subject " + ", ".join(f"{releases}: {subjects:,} subjects" for releases, subjects in counts),
         f"epsilon spent        {_range(spent.epsilon_euclidean)} (Euclidean)",
     ]
     if np.isfinite(spent.epsilon).all():
@@ -94,7 +108,7 @@ def _spent(spent: Spent, limit: float | None, counted: Sequence[str]) -> list[st
     return [
         *lines,
         f"left of {limit:<12.6g} {ledger.shown(ledger.median(left))} at the median, {ledger.shown(left.min())} at "
-        f"least; {np.count_nonzero(left == 0):,} records have nothing left",
+        f"least; {np.count_nonzero(left == 0):,} subjects have nothing left",
     ]
 
 

@@ -132,6 +132,7 @@ def chunked(rows: Rows, chunker: Chunker) -> ChunkedRows:
         vectors=None,
         columns=rows.columns.take(pa.array(origin, pa.int64())),
         positions=[rows.positions[row] for row in origin],
+        subjects=[rows.subjects[row] for row in origin],
         rejected=rows.rejected,
         parents=parents,
         chunks=numbers,

@@ -12,7 +12,8 @@ from dataclasses import asdict
 
 from jobs import budget, ledger, outputs, resume, storage
 from jobs.report import in_words
-from sparse_core.budget import compose
+from jobs.spending import Copies
+from sparse_core.budget import Charge, compose
 from sparse_core.errors import SparseError
 from sparse_core.policy import Policy
 
@@ -61,12 +62,13 @@ def inspect(dataset: str, *, checksums: bool = False) -> dict:
         "finished": manifest is not None,
         **(_finished(dataset, manifest) if manifest else _unfinished(dataset, claim)),
         "policy": _described(policy),
-        "guarantee": {name: _finite(value) for name, value in asdict(policy.guarantee()).items()},
+        "guarantee": _guarantee(policy),
         "guarantee_in_words": in_words(policy.guarantee(), policy),
         "budget": _budget(dataset, claim or {}),
         "key_identifier": (claim or {}).get("key_identifier"),
         "source_fingerprint": (claim or manifest)["source_fingerprint"],
-        "problems": outputs.verify(dataset, checksums=checksums) if manifest else [],
+        "copies": (storage.read_json(storage.join(dataset, "summary.json")) or {}).get("copies"),
+        "problems": _problems(dataset, claim, manifest, policy, checksums=checksums),
         "checksums_compared": checksums and manifest is not None,
     }
     if manifest and manifest["files"] and not found["problems"]:
@@ -78,6 +80,52 @@ def inspect(dataset: str, *, checksums: bool = False) -> dict:
         except SparseError as error:
             found["problems"].append(str(error))
     return found
+
+
+def _problems(dataset: str, claim: dict | None, manifest: dict | None, policy: Policy, *, checksums: bool) -> list[str]:
+    """What does not fit together: files and manifest, and what is said of the policy and the policy that lies there."""
+    problems = outputs.verify(dataset, checksums=checksums) if manifest else []
+    said = {name: told for name, told in (("claim.json", claim), ("manifest.json", manifest)) if told is not None}
+    said |= {f"_units/{record['unit']}.json": record for record in resume.unit_records(dataset)}
+    problems += [
+        f"{name} speaks of the policy {told['policy_hash']}, and {policy.hash} lies in policy/."
+        for name, told in said.items()
+        if told["policy_hash"] != policy.hash
+    ]
+    if manifest and not _agree(manifest["guarantee"], _guarantee(policy)):
+        problems.append("manifest.json promises another guarantee than the policy in policy/ gives.")
+    if checksums:
+        problems += _ledger_problems(dataset, claim, policy)
+    return problems
+
+
+def _ledger_problems(dataset: str, claim: dict | None, policy: Policy) -> list[str]:
+    try:
+        charges = ledger.charges(dataset)
+    except SparseError as error:
+        return [str(error)]
+    prices = ("policy", "metric", "epsilon", "epsilon_euclidean", "delta")
+    problems = []
+    for charge in charges:
+        ours = Charge.of(policy, charge.key)
+        if not all(_agree(getattr(charge, name), getattr(ours, name)) for name in prices):
+            problems.append(f"The ledger tells another policy or price than the policy in policy/ ({charge}).")
+        if claim and charge.key != claim["key_identifier"]:
+            problems.append(f"The ledger tells the key {charge.key}, claim.json {claim['key_identifier']}.")
+    return problems
+
+
+def _guarantee(policy: Policy) -> dict:
+    return {name: _finite(value) for name, value in asdict(policy.guarantee()).items()}
+
+
+def _agree(one, other) -> bool:
+    """Equal but for the last bits, which another machine may compute otherwise."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_agree(one[name], other[name]) for name in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return one == other
 
 
 def _finished(dataset: str, manifest: dict) -> dict:
@@ -146,14 +194,14 @@ def _budget(dataset: str, claim: dict) -> dict:
         return {"unknown": str(error)}
     spent = compose(releases)
     if not len(spent):
-        return {"records": 0}
+        return {"subjects": 0}
     return {
-        "records": len(spent),
+        "subjects": len(spent),
         "releases_max": int(spent.releases.max()),
         "epsilon_spent_median": _finite(ledger.median(spent.epsilon_euclidean)),
         "epsilon_spent_max": _finite(spent.epsilon_euclidean.max()),
         "delta_spent_max": float(spent.delta.max()),
-        "max_epsilon_per_record": budget.limit_of([dataset]),
+        "max_epsilon_per_subject": budget.limit_of([dataset]),
         "counted": counted[1:],
     }
 
@@ -203,6 +251,8 @@ def _told(found: dict) -> Iterator[tuple[str, str]]:
     yield "guarantee", f"{', '.join(figures)} (metric: {guarantee['metric']})"
     yield "in words", f"Of one release: {found['guarantee_in_words']}"
     yield "budget", _spent(found["budget"])
+    if found["copies"]:
+        yield "copies", Copies(**found["copies"]).warning
     yield "key", found["key_identifier"] or ""
     yield "source", found["source_fingerprint"]
     for number, problem in enumerate(found["problems"]):
@@ -224,12 +274,12 @@ def _state(found: dict) -> str:
 def _spent(spending: dict) -> str:
     if "unknown" in spending:
         return f"unknown: {spending['unknown']}"
-    if not spending["records"]:
+    if not spending["subjects"]:
         return "nothing was released"
-    limit = spending["max_epsilon_per_record"]
+    limit = spending["max_epsilon_per_subject"]
     delta = f", delta {spending['delta_spent_max']:g}" if spending["delta_spent_max"] else ""
     return (
-        f"{spending['records']:,} records, released {spending['releases_max']} times at most; "
+        f"{spending['subjects']:,} subjects, released {spending['releases_max']} times at most; "
         f"epsilon_euclidean spent: {_shown(spending['epsilon_spent_median'])} at the median, "
         f"{_shown(spending['epsilon_spent_max'])} at most{delta}; "
         + (f"limit {limit:g}" if limit is not None else "no limit")

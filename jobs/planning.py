@@ -38,7 +38,7 @@ def checked(config: PrivatizeConfig) -> Plan:
     """Check everything that can be known before the model is loaded."""
     check_output("privatize", config)
     _refuse_overlap(config)
-    source = sources.plan(config.input, columns=config.passthrough)
+    source = sources.plan(config.input, columns=config.passthrough, subject=config.budget.subject)
     reserved = RESERVED_COLUMNS if config.input.id is not None else (*RESERVED_COLUMNS, "id")
     for column, count in Counter((config.input.id, *config.passthrough)).items():
         if count > 1:

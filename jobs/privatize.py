@@ -35,7 +35,7 @@ def plan(config: PrivatizeConfig) -> Plan:
     policy = policy_of(config, planned.spec, planned.mask) if known else None
     resume.done_units(config.output, _claim(config, planned, policy))
     budget = "no limit, no earlier releases counted"
-    if _counts(config):
+    if config.budget.counts:
         encoder = None if known else RememberingEncoder.load(config.encoder)
         policy = policy or policy_of(config, encoder.spec, planned.mask)
         with _spending(config, planned, policy, encoder) as costs:
@@ -80,6 +80,7 @@ def _run(
     summary.policy_hash = policy.hash
     claim = _claim(config, planned, policy)
     done = resume.done_units(config.output, claim)
+    resume.refuse_other_policy(config.output, done.values(), policy)
     if lost := resume.damaged(config.output, done.values()):
         console.print(
             f"{len(lost)} of {len(done)} finished units have lost files, or they were changed: done again.",
@@ -94,18 +95,15 @@ def _run(
         _tally(summary, done)
         console.print(f"{config.output} is complete: nothing to do.", highlight=False, soft_wrap=True)
         return summary
-    noted: frozenset[str] = frozenset()
-    # Without ids of their own no two rows are one record.
-    if _counts(config) or config.input.id is not None:
-        with summary.timed("plan"), _spending(config, planned, policy, encoder) as costs:
-            costs.refuse_overspending()
-            if config.limits.duplicate_ids == "fail":
-                costs.refuse_duplicates()
-            summary.details["budget"] = costs.figures
-            resume.write_claim(config.output, claim, policy)
-            noted = costs.write_notes(config.output, units)
-    else:
+    with summary.timed("plan"), _spending(config, planned, policy, encoder) as costs:
+        costs.refuse_overspending()
+        if config.limits.duplicate_ids == "fail":
+            costs.refuse_duplicates()
+        summary.details |= {"budget": costs.figures, "copies": asdict(costs.copies)}
         resume.write_claim(config.output, claim, policy)
+        noted = costs.write_notes(config.output, units, done=done)
+    if warning := costs.copies.warning:
+        console.print(warning, highlight=False, soft_wrap=True)
     if config.key.ephemeral:
         console.print(
             "Ephemeral key: this release can never be reproduced; a re-run averages the noise away.",
@@ -121,6 +119,7 @@ def _run(
         passthrough=config.passthrough,
         chunk=config.chunk,
         noted=noted,
+        policy_hash=policy.hash,
     )
     with tracked(config, summary) as tracking:
         with summary.timed("protect"), steps("Embedding and protecting") as advance:
@@ -136,6 +135,7 @@ def _run(
             "key_identifier": planned.key.identifier,
             "registered_masks": registry.registered(mask_paths(config)),
             "truncated": sum(record["truncated"] for record in done.values()),
+            "unforeseen_releases": sum(record["unforeseen"] for record in done.values()),
             "fingerprints": {"data": planned.source.fingerprint},
         }
         check_lease()
@@ -152,10 +152,6 @@ def _run(
         soft_wrap=True,
     )
     return summary
-
-
-def _counts(config: PrivatizeConfig) -> bool:
-    return config.budget.max_epsilon_per_record is not None or bool(config.budget.include)
 
 
 def _spending(
@@ -176,7 +172,9 @@ def _claim(config: PrivatizeConfig, planned: Plan, policy: Policy | None) -> dic
         "dataset": config.dataset.model_dump(mode="json"),
         "chunk": config.chunk and config.chunk.model_dump(),
         "counted": [ledger.located(url) for url in config.budget.include],
-        "max_epsilon_per_record": config.budget.max_epsilon_per_record,
+        "max_epsilon_per_subject": config.budget.max_epsilon_per_subject,
+        "subject": config.budget.subject,
+        "id": config.input.id,
     }
 
 
@@ -194,6 +192,7 @@ def _tally(summary: Summary, done: dict[str, dict]) -> None:
 
 
 def _commit(config: PrivatizeConfig, planned: Plan, policy: Policy, records: list[dict]) -> None:
+    resume.refuse_other_policy(config.output, records, policy)
     files = [outputs.FileRecord(**record["file"]) for record in records if record["file"] is not None]
     outputs.commit(config.output, config.dataset, files)
     scale = outputs.public_scale(policy, config.dataset.precision)

@@ -9,10 +9,12 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from jobs import storage
+from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
 from sparse_core.policy import Policy
 
 UNITS = "_units"
+LEDGER = "ledger"
 _BOUND = {
     "policy_hash": "another policy",
     "key_identifier": "another key",
@@ -21,6 +23,7 @@ _BOUND = {
     "dataset": "another dataset section",
     "chunk": "another chunk section",
     "counted": "another budget.include",
+    "subject": "another budget.subject",
 }
 
 
@@ -40,6 +43,11 @@ def done_units(output: str, claim: dict) -> dict[str, dict]:
     """
     found = storage.read_json(storage.join(output, "claim.json"))
     if found is None:
+        if storage.exists(storage.join(output, LEDGER)):
+            raise SparseError(
+                f"output: {output} has a ledger of earlier releases and no claim.json that tells what they belong to. "
+                "Choose another output directory, and name this one in budget.include."
+            )
         return {}
     for name, told in _BOUND.items():
         if found.get(name) != claim[name] and not (name == "policy_hash" and claim[name] is None):
@@ -48,6 +56,23 @@ def done_units(output: str, claim: dict) -> dict[str, dict]:
                 f"{claim[name]!r} here). Choose another output directory."
             )
     return {record["unit"]: record for record in unit_records(output)}
+
+
+def refuse_other_policy(output: str, records: Iterable[dict], policy: Policy) -> None:
+    """Refuse units that were done under another policy than the one that a manifest is to speak of.
+
+    Raises
+    ------
+    SparseError
+        Naming the unit and both hashes.
+    """
+    for record in records:
+        if record["policy_hash"] != policy.hash:
+            raise SparseError(
+                f"output: unit {record['unit']} of {output} was released under the policy {record['policy_hash']}, not "
+                f"under {policy.hash}, which this run was started with. Nothing was committed. Choose another output "
+                "directory, and name this one in budget.include: what was seen stays spent."
+            )
 
 
 def unit_records(output: str) -> list[dict]:
@@ -82,11 +107,34 @@ def write_claim(output: str, claim: dict, policy: Policy) -> None:
     if found is None:
         with storage.upload_directory(storage.join(output, "policy")) as local:
             policy.save(local)
-    # An actor that cannot load it would be started again and again.
-    with storage.local_directory(storage.join(output, "policy")) as local:
-        Policy.load(local)
+    policy_claimed(output, policy.hash)
     if found != claim:
         storage.write_json(url, claim)
+
+
+def policy_claimed(output: str, policy_hash: str, *, encoder: EncoderSpec | None = None) -> Policy:
+    """The policy that lies in an output directory, which must be the one that it was claimed for.
+
+    Parameters
+    ----------
+    output : str
+    policy_hash : str
+    encoder : EncoderSpec, optional
+        See `Policy.load`.
+
+    Raises
+    ------
+    SparseError
+        If another one lies there.
+    """
+    with storage.local_directory(storage.join(output, "policy")) as local:
+        policy = Policy.load(local, encoder=encoder)
+    if policy.hash != policy_hash:
+        raise SparseError(
+            f"output: the policy in {output}/policy is {policy.hash}, and not {policy_hash}, which the directory was "
+            "claimed for: it was changed since. Put the policy back, or choose another output directory."
+        )
+    return policy
 
 
 def damaged(output: str, records: Iterable[dict]) -> set[str]:

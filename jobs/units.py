@@ -16,10 +16,9 @@ from jobs.config import ChunkConfig, EncoderConfig, OutputConfig, StorageConfig
 from jobs.outputs import PartWriter
 from jobs.spending import Notes
 from jobs.stages import chunker_of, load_configured, usable_vectors
-from sparse_core.budget import Charge
+from sparse_core.budget import Charge, releases_under, subject_numbers
 from sparse_core.errors import SparseError
-from sparse_core.noise import Key
-from sparse_core.policy import Policy
+from sparse_core.noise import Key, release_fingerprints
 
 RESERVED_COLUMNS = (outputs.COLUMN, "parent", "chunk", "policy", "releases", "epsilon_spent")
 QUARANTINE_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("position", pa.string())])
@@ -45,6 +44,8 @@ class UnitWork:
     chunk : ChunkConfig or None
     noted : frozenset of str
         Units with `Notes`.
+    policy_hash : str
+        Of the policy that the driver has built; any other that lies there is refused.
     """
 
     source: sources.Source
@@ -56,6 +57,7 @@ class UnitWork:
     passthrough: tuple[str, ...]
     chunk: ChunkConfig | None
     noted: frozenset[str]
+    policy_hash: str
 
 
 class UnitActor:
@@ -66,8 +68,15 @@ class UnitActor:
         storage.configure(work.storage)
         self._encoder = None if work.encoder is None else load_configured(work.encoder, threads=1)
         self._prepare = (lambda rows: rows) if work.chunk is None else chunker_of(work.chunk, self._encoder)
-        with storage.local_directory(storage.join(work.output, "policy")) as local:
-            self._policy = Policy.load(local, encoder=self._encoder and self._encoder.spec)
+        self._refusal = None
+        try:
+            self._policy = resume.policy_claimed(
+                work.output, work.policy_hash, encoder=self._encoder and self._encoder.spec
+            )
+        except SparseError as error:
+            # Ray would start an actor that cannot be made again and again.
+            self._refusal = str(error)
+            return
         self._charge = Charge.of(self._policy, work.key)
         self._scale = outputs.public_scale(self._policy, work.dataset.precision)
         self._schema = published_schema(
@@ -83,6 +92,8 @@ class UnitActor:
         return {"record": [self._done_or_refused(unit) for unit in batch["unit"]]}
 
     def _done_or_refused(self, unit: sources.Unit) -> dict:
+        if self._refusal is not None:
+            return {"refused": self._refusal}
         try:
             return self._do(unit)
         except SparseError as error:
@@ -93,8 +104,9 @@ class UnitActor:
         work, clock = self._work, Clock()
         rejected: list[sources.Rejected] = []
         truncated = clipped = 0
-        notes = Notes(work.output, unit.name) if unit.name in work.noted else None
+        notes = Notes(work.output, unit.name, self._charge) if unit.name in work.noted else None
         started, protected = time.time(), None
+        written: set[bytes] = set()
         # The ledger's part ends first: no vector can be seen before the ledger names it.
         with self._part(unit) as published, self._part(unit, ledger.FOLDER) as entries:
             batches = clock.ticking("read", map(self._prepare, sources.read(work.source, unit, key=work.key)))
@@ -102,17 +114,26 @@ class UnitActor:
                 rejected += rows.rejected
                 truncated += cut
                 keep = self._kept(rows, vectors, notes, rejected)
-                if not len(keep):
-                    continue
-                kept = rows.take(keep)
-                contents = kept.contents_on(self._policy.law.grid)
                 with clock.timed("protect"):
-                    released = self._policy.release(vectors[keep], ids=kept.ids, contents=contents, key=work.key)
+                    keep, entry = self._within_budget(rows, vectors, keep, notes, rejected)
+                    if not len(keep):
+                        continue
+                    kept = rows.take(keep)
+                    released = self._policy.release(
+                        vectors[keep],
+                        ids=kept.ids,
+                        subjects=kept.subjects,
+                        contents=kept.contents_on(self._policy.law.grid),
+                        key=work.key,
+                    )
                 protected = protected or time.time()
                 with clock.timed("write"):
                     clipped += outputs.count_clipped(released, work.dataset.precision, self._scale)
-                    entries.write(ledger.part(kept.ids, contents, self._charge, work.key))
-                    published.write(self._table(kept, released, notes))
+                    entries.write(entry)
+                    written.update(entry["vector"].to_pylist())
+                    published.write(self._table(kept, released, entry["record"].to_numpy(), notes))
+            if (seen := ledger.kept_of(work.output, unit.name, written)) is not None:
+                entries.write(seen)
         with clock.timed("write"), self._part(unit, "quarantine") as quarantine:
             quarantine.write(pa.Table.from_pylist([asdict(row) for row in rejected], QUARANTINE_SCHEMA))
         rows_out = 0 if published.file is None else published.file.rows
@@ -122,6 +143,8 @@ class UnitActor:
             "rows_out": rows_out,
             "truncated": truncated,
             "clipped": clipped,
+            "unforeseen": 0 if notes is None else notes.unforeseen,
+            "policy_hash": self._policy.hash,
             "quarantined": dict(Counter(row.reason for row in rejected)),
             "file": None if published.file is None else asdict(published.file),
             "ledger": None if entries.file is None else entries.file.listed,
@@ -166,11 +189,31 @@ class UnitActor:
             keep &= good
         return np.flatnonzero(keep)
 
-    def _table(self, rows: sources.Rows, released: np.ndarray, notes: Notes | None) -> pa.Table:
+    def _within_budget(
+        self,
+        rows: sources.Rows,
+        vectors: np.ndarray,
+        keep: np.ndarray,
+        notes: Notes | None,
+        rejected: list[sources.Rejected],
+    ) -> tuple[np.ndarray, pa.Table]:
+        """Positions of the rows to publish, of those kept, and what the ledger says of them; others are set apart."""
+        kept = rows.take(keep)
+        named = {"subjects": kept.subjects, "contents": kept.contents_on(self._policy.law.grid), "key": self._work.key}
+        subjects, vectors = subject_numbers(kept.subjects), self._policy.fingerprints(vectors[keep], **named)
+        contents = release_fingerprints(policy_hash=self._policy.hash, **named)
+        within = np.ones(len(keep), bool)
+        if notes is not None:
+            within = ~notes.over_budget(releases_under(self._charge, subjects, contents, vectors))
+            over = keep[~within]
+            rejected += [sources.Rejected(str(rows.ids[row]), "over_budget", rows.positions[row]) for row in over]
+        return keep[within], ledger.part(self._charge, subjects[within], contents[within], vectors[within])
+
+    def _table(self, rows: sources.Rows, released: np.ndarray, subjects: np.ndarray, notes: Notes | None) -> pa.Table:
         n_rows = len(rows)
         releases, spent = np.ones(n_rows, np.int32), np.full(n_rows, self._charge.epsilon_euclidean)
         if notes is not None:
-            notes.fill(rows.ids, releases, spent)
+            notes.fill(subjects, releases, spent)
         columns = [
             rows.ids,
             *((rows.parents, rows.chunks) if self._work.chunk is not None else ()),

@@ -12,6 +12,7 @@ from jobs.html_report.points import UNPROTECTED, Point, grouped, leakage_of, not
 from jobs.html_report.reading import Findings
 from jobs.html_report.shapes import Row
 from jobs.report import few_records
+from jobs.spending import Copies
 
 _MOST_ROWS = 24
 
@@ -146,13 +147,15 @@ def release(findings: Findings) -> Section | Absent:
             ("columns", columns),
         ]
     spent = found["budget"]
-    if spent.get("records"):
+    if spent.get("subjects"):
         facts += [
-            ("budget of", f"{spent['records']:,} records, {plural(spent['releases_max'], 'release')} at most each"),
+            ("budget of", f"{spent['subjects']:,} subjects, {plural(spent['releases_max'], 'release')} at most each"),
             ("epsilon_euclidean spent", f"{number(spent['epsilon_spent_median'])} at the median, "
              f"{number(spent['epsilon_spent_max'])} at most"),
-            ("limit", number(spent["max_epsilon_per_record"])),
+            ("limit", number(spent["max_epsilon_per_subject"])),
         ]  # fmt: skip
+    if found["copies"] and found["copies"]["texts"]:
+        facts.append(("copies", Copies(**found["copies"]).warning))
     return Section(title, tables=(("Release", Table(("what", "value"), tuple(facts))),))
 
 

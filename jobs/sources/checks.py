@@ -33,6 +33,10 @@ def sorted_out(source: Source, raw: Raw, key: Key | None) -> Rows:
     if config.id is not None:
         ids = columns[config.id].to_pylist()
         unfit |= {row: "null_id" for row, record in enumerate(ids) if row not in unfit and _is_blank(record)}
+    subjects = None if source.subject is None else columns[source.subject].to_pylist()
+    unfit |= {
+        row: "null_subject" for row, subject in enumerate(subjects or ()) if row not in unfit and _is_blank(subject)
+    }
     for row in sorted(unfit):
         named = None if _is_blank(ids[row]) else str(ids[row])
         rejected.append(Rejected(named, unfit[row], f"{raw.piece.url}: {raw.word} {places[row]}"))
@@ -49,10 +53,13 @@ def sorted_out(source: Source, raw: Raw, key: Key | None) -> Rows:
         vectors=vectors,
         columns=kept if whole else kept.take(pa.array(good, pa.int64())),
         positions=[f"{raw.piece.url}: {raw.word} {places[row]}" for row in good],
+        subjects=[],
         rejected=rejected,
     )
     if config.id is None:
         rows.ids = _made_ids([f"{raw.piece.name}: {raw.word} {places[row]}" for row in good], rows, key)
+    # 1 and "1" are one subject, in the budget and therefore in the noise.
+    rows.subjects = [str(record) for record in (rows.ids if subjects is None else [subjects[row] for row in good])]
     return rows
 
 

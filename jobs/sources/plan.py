@@ -32,7 +32,7 @@ _LEAST_BYTES, _MOST_BYTES = 64 << 10, 256 << 20
 _BATCHES_FOR_DIMENSION = 64
 
 
-def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
+def plan(config: InputConfig, *, columns: tuple[str, ...] = (), subject: str | None = None) -> Source:
     """Plan the units of a corpus and check its columns, before anything expensive is done.
 
     Parameters
@@ -40,6 +40,8 @@ def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
     config : InputConfig
     columns : tuple of str
         Further columns to read.
+    subject : str, optional
+        Column that says whose each row is.
 
     Raises
     ------
@@ -54,8 +56,8 @@ def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
         raise SparseError(f"input.path: {config.shown_path} holds no rows in {len(files)} file(s).")
     if all(header.schema is None for header in filled.values()):
         raise SparseError(f"input.path: {next(iter(filled)).url} has no JSON object in its first lines.")
-    wanted, kept = wanted_columns(config, columns)
-    schema = common_schema(filled, wanted, config)
+    wanted, kept = wanted_columns(config, columns, subject)
+    schema = common_schema(filled, wanted, config, subject)
     counts = [None if header.groups is None else sum(header.groups) for header in filled.values()]
     n_rows = None if None in counts else sum(counts)
     estimated = sum(header.estimate for header in filled.values())
@@ -76,7 +78,7 @@ def plan(config: InputConfig, *, columns: tuple[str, ...] = ()) -> Source:
     units = tuple(_packed(pieces, rows_per_unit))
     made_from = repr((config.id, config.text_columns, config.template, config.embedding))
     fingerprint = hashlib.sha256("".join([*(unit.name for unit in units), made_from]).encode()).hexdigest()
-    source = Source(units, schema, kept, n_rows, fingerprint, config)
+    source = Source(units, schema, kept, n_rows, fingerprint, config, subject=subject)
     return source if config.embedding is None else replace(source, dimension=_dimension(source))
 
 

@@ -83,6 +83,8 @@ class Rows:
         Annotations and further columns asked for.
     positions : list of str
         Where each row stands.
+    subjects : list of str
+        Whose each row is.
     rejected : list of Rejected
     """
 
@@ -91,6 +93,7 @@ class Rows:
     vectors: np.ndarray | None
     columns: pa.RecordBatch
     positions: list[str]
+    subjects: list[str]
     rejected: list[Rejected] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -114,6 +117,7 @@ class Rows:
             vectors=None if self.vectors is None else self.vectors[chosen],
             columns=self.columns.take(pa.array(chosen, pa.int64())),
             positions=[self.positions[row] for row in chosen],
+            subjects=[self.subjects[row] for row in chosen],
         )
 
     @classmethod
@@ -130,6 +134,7 @@ class Rows:
             if first.columns.num_columns
             else without_columns(sum(map(len, batches))),
             positions=[position for rows in batches for position in rows.positions],
+            subjects=[subject for rows in batches for subject in rows.subjects],
             rejected=[rejected for rows in batches for rejected in rows.rejected],
         )
 
@@ -159,6 +164,8 @@ class Source:
     input : InputConfig
     dimension : int or None
         Of the vectors, where they are stored.
+    subject : str or None
+        Column that says whose each row is; None where each row is a subject of its own.
     """
 
     units: tuple[Unit, ...]
@@ -168,15 +175,16 @@ class Source:
     fingerprint: str
     input: InputConfig
     dimension: int | None = None
+    subject: str | None = None
 
     def bare(self) -> Source:
-        """The same corpus without annotations and further columns: quicker to read.
+        """The same corpus without subjects, annotations and further columns: quicker to read.
 
         Rows that are set apart because of these columns are good here, so it does not tell what a run will read.
         """
         needed = {self.input.id, self.input.embedding, *self.input.text_columns}
         schema = pa.schema([column for column in self.schema if column.name in needed])
-        return replace(self, schema=schema, kept=())
+        return replace(self, schema=schema, kept=(), subject=None)
 
 
 @dataclass

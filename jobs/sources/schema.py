@@ -45,7 +45,9 @@ def estimated_rows(file: File, *, lines: int, size: int, ended: bool) -> int:
     return max(int(file.size * compression * lines / size), lines)
 
 
-def wanted_columns(config: InputConfig, columns: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
+def wanted_columns(
+    config: InputConfig, columns: tuple[str, ...], subject: str | None = None
+) -> tuple[list[str], tuple[str, ...]]:
     """All columns to read, and those of them that come along with the records."""
     if config.embedding is not None and config.embedding in columns:
         raise SparseError(
@@ -53,11 +55,13 @@ def wanted_columns(config: InputConfig, columns: tuple[str, ...]) -> tuple[list[
             "leave it out."
         )
     kept = tuple(name for name in dict.fromkeys((config.annotations, *columns)) if name is not None)
-    records = (config.id, config.embedding, *config.text_columns)
+    records = (config.id, subject, config.embedding, *config.text_columns)
     return [name for name in dict.fromkeys((*records, *kept)) if name is not None], kept
 
 
-def common_schema(headers: dict[File, Header], wanted: list[str], config: InputConfig) -> pa.Schema:
+def common_schema(
+    headers: dict[File, Header], wanted: list[str], config: InputConfig, subject: str | None = None
+) -> pa.Schema:
     """The columns in use, in types that hold those of every file.
 
     Raises
@@ -71,7 +75,7 @@ def common_schema(headers: dict[File, Header], wanted: list[str], config: InputC
             continue
         schema = _with_partition(file, header)
         for name in wanted:
-            kind = _fit_type(schema, name, file, config)
+            kind = _fit_type(schema, name, file, config, subject)
             if name not in types:
                 types[name] = kind, file, header.inferred
                 continue
@@ -95,18 +99,17 @@ def _with_partition(file: File, header: Header) -> pa.Schema:
     return schema
 
 
-def _fit_type(schema: pa.Schema, name: str, file: File, config: InputConfig) -> pa.DataType:
+def _fit_type(schema: pa.Schema, name: str, file: File, config: InputConfig, subject: str | None) -> pa.DataType:
     if name not in schema.names:
-        raise SparseError(
-            f"{_role(name, config)}: {file.url} has no column {name!r}; it has {', '.join(map(repr, schema.names))}."
-        )
+        there = ", ".join(map(repr, schema.names))
+        raise SparseError(f"{_role(name, config, subject)}: {file.url} has no column {name!r}; it has {there}.")
     kind = schema.field(name).type
     if isinstance(kind, pa.BaseExtensionType) and not kind.extension_name.startswith("arrow."):
         kind = kind.storage_type
     if name == config.embedding:
         if vector_type(kind) is None and not pa.types.is_null(kind):
             raise SparseError(f"input.embedding: column {name!r} of {file.url} is {kind}, not lists of numbers.")
-    elif name in config.text_columns or name == config.id:
+    elif name in config.text_columns or name in (config.id, subject):
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         plain = pa.string() if pa.types.is_string_view(plain) else plain
         fit = _is_text(plain) or pa.types.is_null(plain)
@@ -117,12 +120,17 @@ def _fit_type(schema: pa.Schema, name: str, file: File, config: InputConfig) -> 
             raise SparseError(f"input.template: column {name!r} of {file.url} is {kind}, neither text nor integers.")
         if name == config.id and not fit:
             raise SparseError(f"input.id: column {name!r} of {file.url} is {kind}; ids are strings or integers.")
+        if name == subject and not fit:
+            raise SparseError(
+                f"budget.subject: column {name!r} of {file.url} is {kind}; subjects are strings or integers."
+            )
         kind = plain
     return kind
 
 
-def _role(name: str, config: InputConfig) -> str:
-    roles = dict.fromkeys(config.text_columns, "input.template" if config.template else "input.text")
+def _role(name: str, config: InputConfig, subject: str | None) -> str:
+    roles = {subject: "budget.subject"}
+    roles |= dict.fromkeys(config.text_columns, "input.template" if config.template else "input.text")
     roles |= {config.id: "input.id", config.annotations: "input.annotations", config.embedding: "input.embedding"}
     return roles.get(name, "passthrough or label")
 

@@ -17,9 +17,9 @@ import yaml
 from jobs import ledger, outputs, storage
 from jobs.cli import main
 from jobs.config import OutputConfig, StorageConfig
-from sparse_core.budget import Charge
+from sparse_core.budget import Charge, subject_numbers
 from sparse_core.masks import Mask, MaskInfo
-from sparse_core.noise import Key, write_new_key
+from sparse_core.noise import Key, release_fingerprints, write_new_key
 from sparse_core.policy import Policy
 
 # Found nowhere but in the texts of these tests.
@@ -228,10 +228,19 @@ class SmallRelease:
         vectors = outputs.vector_array(self.released, precision, scale)
         return pa.table([self.corpus["id"], vectors, self.corpus["section"], policies], schema=schema)
 
-    def write(self, output, config: OutputConfig | None = None, *, finished: bool = True) -> list[outputs.FileRecord]:
-        """An output of three units, or of the first two where it is not finished."""
+    def entries(self, rows: pa.Table, embeddings: np.ndarray, charge: Charge) -> pa.Table:
+        """What the ledger says of some rows."""
+        named = {"subjects": rows["id"].to_pylist(), "contents": rows["text"].to_pylist(), "key": self.key}
+        contents = release_fingerprints(policy_hash=self.policy.hash, **named)
+        vectors = self.policy.fingerprints(embeddings, **named)
+        return ledger.part(charge, subject_numbers(named["subjects"]), contents, vectors)
+
+    def write(
+        self, output, config: OutputConfig | None = None, *, finished: bool = True, charge: Charge | None = None
+    ) -> list[outputs.FileRecord]:
+        """An output of three units, or of the first two where it is not finished, at the policy's price or another."""
         config, output = config or OutputConfig(), str(output)
-        charge, table = Charge.of(self.policy, self.key), self.table(config.precision)
+        charge, table = charge or Charge.of(self.policy, self.key), self.table(config.precision)
         claim = {"key_identifier": self.key.identifier, "source_fingerprint": "f00d", "units": 3, "counted": []}
         storage.write_json(f"{output}/claim.json", claim | {"policy_hash": self.policy.hash})
         with storage.upload_directory(f"{output}/policy") as local:
@@ -239,12 +248,13 @@ class SmallRelease:
         files = []
         for start in (0, 200, 400) if finished else (0, 200):
             rows = self.corpus.slice(start, 200)
-            with outputs.PartWriter(output, config, name=f"u{start}", folder=ledger.FOLDER) as part:
-                part.write(ledger.part(rows["id"].to_pylist(), rows["text"].to_pylist(), charge, self.key))
+            with outputs.PartWriter(output, config, name=f"u{start}", folder=ledger.FOLDER) as entries:
+                entries.write(self.entries(rows, self.embeddings[start : start + 200], charge))
             with outputs.PartWriter(output, config, name=f"u{start}") as part:
                 part.write(table.slice(start, 200))
             files.append(part.file)
             record = {"rows_in": 202, "rows_out": 200, "quarantined": {"empty_text": 2}, "file": asdict(part.file)}
+            record |= {"unit": f"u{start}", "policy_hash": self.policy.hash, "ledger": entries.file.listed}
             storage.write_json(f"{output}/_units/u{start}.json", record)
         if finished:
             outputs.commit(output, config, files)

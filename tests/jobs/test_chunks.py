@@ -25,6 +25,7 @@ def rows(ids, texts):
         vectors=None,
         columns=pa.RecordBatch.from_pydict({"section": [f"s{i}" for i in ids]}),
         positions=[f"file: row {n}" for n in range(len(ids))],
+        subjects=[str(i) for i in ids],
         rejected=[Rejected("x", "empty text", "file: row 9")],
     )
 
@@ -98,6 +99,7 @@ def test_chunks_keep_their_parents_columns_and_places(tokenizer, long):
     assert found.texts == found.contents == ["short", *pieces]
     assert found.columns["section"].to_pylist() == ["sa", *["sb"] * len(pieces)]
     assert found.positions[-1] == "file: row 1"
+    assert found.subjects == found.parents
     assert found.rejected == given.rejected
 
 

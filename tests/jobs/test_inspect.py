@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from jobs.cli import main
 from jobs.config import OutputConfig
 from jobs.inspect_dataset import inspect
 from jobs.storage import write_json
+from sparse_core.budget import Charge
 from sparse_core.errors import SparseError
 from sparse_core.policy import Policy
 
@@ -41,7 +43,7 @@ def test_a_finished_output_is_told_in_full(small, output, capsys):
         "sentence-transformers/all-MiniLM-L6-v2, 384 dimensions",
         f"epsilon {guarantee.epsilon:.4g}, epsilon_euclidean {guarantee.epsilon_euclidean:.4g}, delta 0, rho 1.5",
         f"exp({guarantee.epsilon:.4g} d) times likelier",
-        "600 records, released 1 times at most",
+        "600 subjects, released 1 times at most",
         "no limit; earlier releases counted from nowhere",
         small.key.identifier,
         *small.corpus["id"].to_pylist()[:5],
@@ -102,10 +104,7 @@ def test_damaged_files_are_named_and_the_status_says_so(small, tmp_path, capsys)
 
 
 def test_a_release_without_noise_is_called_what_it_is(small, tmp_path, capsys):
-    small.write(tmp_path)
-    bare = Policy.build(encoder=small.policy.encoder, mechanism="none")
-    shutil.rmtree(tmp_path / "policy")
-    bare.save(tmp_path / "policy")
+    replace(small, policy=Policy.build(encoder=small.policy.encoder, mechanism="none")).write(tmp_path)
     text = " ".join(shown(capsys, tmp_path).split())
     assert "the vectors are published as they are" in text and "epsilon infinite" in text
     assert json.loads(shown(capsys, tmp_path, "--json"))["guarantee"]["epsilon"] is None
@@ -136,13 +135,11 @@ def test_a_ledger_that_is_missing_does_not_hide_the_rest(small, tmp_path):
 
 def test_the_budget_of_a_run_is_told_as_the_run_told_it(small, tmp_path, capsys):
     small.write(tmp_path)
-    figures = {"records": 7, "releases_max": 3, "epsilon_spent_median": 1.5, "epsilon_spent_max": None}
-    figures |= {"delta_spent_max": 1e-6, "max_epsilon_per_record": 9}
+    figures = {"subjects": 7, "releases_max": 3, "epsilon_spent_median": 1.5, "epsilon_spent_max": None}
+    figures |= {"delta_spent_max": 1e-6, "max_epsilon_per_subject": 9}
     write_json(f"{tmp_path}/summary.json", {"job": "privatize", "budget": figures})
-    told = (
-        "7 records, released 3 times at most; epsilon_euclidean spent: 1.5 at the median, infinite at most, delta 1e-06"
-    )
-    assert f"{told}; limit 9" in " ".join(shown(capsys, tmp_path).split())
+    told = "7 subjects, released 3 times at most; epsilon_euclidean spent: 1.5 at the median, infinite at most"
+    assert f"{told}, delta 1e-06; limit 9" in " ".join(shown(capsys, tmp_path).split())
 
 
 def test_outputs_on_object_storage_are_inspected_too(small, s3):
@@ -168,3 +165,51 @@ def test_a_damaged_file_is_a_problem_and_not_the_end(small, tmp_path):
     part.write_bytes(bytes(content))
     problems = inspect(str(tmp_path))["problems"] or inspect(str(tmp_path), checksums=True)["problems"]
     assert problems and part.name in problems[0]
+
+
+def swapped(small, folder) -> str:
+    """An output whose policy was replaced by one that hardly protects; it carries a valid hash of its own."""
+    small.write(folder)
+    weak = Policy.build(encoder=small.policy.encoder, mechanism="mahalanobis", mask=small.policy.mask, epsilon=1e9)
+    shutil.rmtree(folder / "policy")
+    weak.save(folder / "policy")
+    return weak.hash
+
+
+def test_another_policy_than_the_one_released_under_is_a_problem(small, tmp_path):
+    weak = swapped(small, tmp_path)
+    problems = "\n".join(inspect(str(tmp_path), checksums=True)["problems"])
+    for told in (
+        f"claim.json speaks of the policy {small.policy.hash}, and {weak} lies in policy/",
+        f"manifest.json speaks of the policy {small.policy.hash}",
+        f"_units/u400.json speaks of the policy {small.policy.hash}",
+        "manifest.json promises another guarantee",
+        "The ledger tells another policy or price",
+    ):
+        assert told in problems
+    assert main(["inspect", str(tmp_path)]) == 1
+
+
+def test_a_guarantee_that_the_policy_does_not_give_is_a_problem(small, tmp_path):
+    small.write(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["guarantee"]["epsilon_euclidean"] /= 2
+    write_json(f"{tmp_path}/manifest.json", manifest)
+    assert inspect(str(tmp_path))["problems"] == [
+        "manifest.json promises another guarantee than the policy in policy/ gives."
+    ]
+
+
+def test_a_price_that_the_policy_does_not_cost_is_a_problem(small, tmp_path):
+    cheap = replace(Charge.of(small.policy, small.key), epsilon_euclidean=1e-3)
+    small.write(tmp_path, charge=cheap)
+    assert inspect(str(tmp_path))["problems"] == []
+    (problem,) = inspect(str(tmp_path), checksums=True)["problems"]
+    assert "The ledger tells another policy or price" in problem and "epsilon_euclidean=0.001" in problem
+
+
+def test_copies_of_texts_are_told_with_what_they_give_away(small, tmp_path, capsys):
+    small.write(tmp_path)
+    write_json(f"{tmp_path}/summary.json", {"job": "privatize", "copies": {"texts": 5, "most": 1200}})
+    told = "copies 5 texts stand under several subjects, one of them under 1,200: each copy has noise of its own"
+    assert told in " ".join(shown(capsys, tmp_path).split())

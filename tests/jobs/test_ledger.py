@@ -1,8 +1,10 @@
 """What the ledger says after releases under one policy, two policies, changed texts, another key and a killed run."""
 
 import hashlib
+import json
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,10 +13,12 @@ from jobs import budget, ledger, outputs, privatize, sources, spending
 from jobs.cli import main
 from jobs.config import PrivatizeConfig
 from jobs.planning import policy_of
-from jobs.stages import RememberingEncoder
-from sparse_core.budget import compose
+from jobs.stages import RememberingEncoder, settled
+from jobs.units import UnitActor, UnitWork
+from sparse_core.budget import compose, subject_numbers
 from sparse_core.errors import SparseError
 from sparse_core.noise import Key, write_new_key
+from sparse_core.policy import Policy
 
 CHANGED = ("changed text", "another changed text", "a third")
 
@@ -64,13 +68,13 @@ def run(settings, encoder):
 
 @pytest.fixture(scope="module")
 def first(run):
-    return run(output="first", max_epsilon_per_record=1e4)
+    return run(output="first", max_epsilon_per_subject=1e4)
 
 
 @pytest.fixture(scope="module")
 def second(run, first):
     """Another policy over the changed corpus."""
-    return run(output="second", rho=1.0, corpus="changed", include=["first"], max_epsilon_per_record=1e4)
+    return run(output="second", rho=1.0, corpus="changed", include=["first"], max_epsilon_per_subject=1e4)
 
 
 def published(config):
@@ -94,14 +98,15 @@ def test_the_first_release_charges_each_record_once(first):
     rows = published(config)
     assert len(rows) == 60
     assert {(row["releases"], row["epsilon_spent"]) for row in rows} == {(1, price(summary))}
-    assert summary.details["budget"]["records_released_anew"] == 60
+    assert summary.details["budget"]["subjects_released_anew"] == 60
 
 
 def test_the_ledger_names_every_published_record_policy_and_price(first):
     config, summary = first
     table = pq.read_table(f"{config.output}/ledger")
     assert table.schema.equals(ledger.SCHEMA)
-    assert table["id"].to_pylist() == [row["id"] for row in published(config)]
+    assert np.array_equal(table["record"].to_numpy(), subject_numbers([row["id"] for row in published(config)]))
+    assert len(set(table["vector"].to_pylist())) == len(set(table["release"].to_pylist())) == 60
     for name, value in (("policy", summary.policy_hash), ("epsilon_euclidean", price(summary)), ("delta", 0.0)):
         assert set(table[name].to_pylist()) == {value}
 
@@ -110,20 +115,13 @@ def test_the_ledger_confirms_no_guess_of_a_text(first, clinical):
     config, summary = first
     table = pq.read_table(f"{config.output}/ledger")
     values = {str(value) for name in table.column_names for value in table[name].unique().to_pylist()}
-    fingerprints = set(table["release"].to_pylist())
+    fingerprints = {*table["release"].to_pylist(), *table["vector"].to_pylist()}
     for record, text in zip(clinical["id"].to_pylist()[:60], clinical["text"].to_pylist()[:60], strict=True):
         assert text not in values
         for guess in (text, record + text, summary.policy_hash + record + text):
             for name in ("md5", "sha1", "sha256", "blake2b"):
                 assert hashlib.new(name, guess.encode()).digest()[:16] not in fingerprints
             assert hashlib.shake_256(guess.encode()).digest(16) not in fingerprints
-
-
-def test_records_with_one_text_have_fingerprints_of_their_own(settings, encoder, first):
-    config, _ = first
-    charge = ledger.read([config.output]).table[0]
-    table = ledger.part(["a", "b", 1], ["same"] * 3, charge, Key.from_file(config.key.file))
-    assert len(set(table["release"].to_pylist())) == 3
 
 
 def test_the_same_policy_again_costs_nothing(settings, encoder, first):
@@ -133,7 +131,7 @@ def test_the_same_policy_again_costs_nothing(settings, encoder, first):
 
 
 def test_repeating_costs_nothing_even_where_the_limit_is_used_up(settings, encoder, first):
-    costs_of(settings, encoder, output="again", include=["first"], max_epsilon_per_record=1.0).refuse_overspending()
+    costs_of(settings, encoder, output="again", include=["first"], max_epsilon_per_subject=1.0).refuse_overspending()
 
 
 def test_a_changed_text_is_a_second_release(settings, encoder, first):
@@ -171,8 +169,8 @@ def test_what_a_dataset_counted_is_counted_with_it(settings, encoder, second):
 
 
 def test_a_run_over_the_limit_is_refused_before_anything_is_written(run, settings, first, room):
-    with pytest.raises(SparseError, match=r"60 of 60 records would go over the limit of 500.* 575\.5 at the median"):
-        run(output="refused", rho=1.0, include=["first"], max_epsilon_per_record=500.0)
+    with pytest.raises(SparseError, match=r"60 of 60 subjects would go over the limit of 500.* 575\.5 at the median"):
+        run(output="refused", rho=1.0, include=["first"], max_epsilon_per_subject=500.0)
     assert not (room / "refused").exists()
 
 
@@ -186,9 +184,9 @@ def test_dry_run_prints_the_budget_and_refuses_alike(room, first, capsys):
     arguments += ["protection.read_out=none", f"input.path={room}/corpus", f"output={room}/dry", f"key.file={room}/key"]
     arguments.append(f"budget.include=[{room}/first]")
     assert main(arguments) == 0
-    assert "60 of 60 records released anew at epsilon_euclidean 383.667" in capsys.readouterr().out
-    assert main([*arguments, "budget.max_epsilon_per_record=500"]) == 2
-    assert "60 of 60 records" in capsys.readouterr().err
+    assert "60 of 60 subjects released anew at epsilon_euclidean 383.667" in capsys.readouterr().out
+    assert main([*arguments, "budget.max_epsilon_per_subject=500"]) == 2
+    assert "60 of 60 subjects" in capsys.readouterr().err
     assert not (room / "dry").exists()
 
 
@@ -201,9 +199,9 @@ def test_a_killed_run_leaves_no_double_count(run, settings, first, room):
     unit, before = part.stem.removeprefix("part-"), part.read_bytes()
     for lost in (killed / "manifest.json", killed / "_units" / f"{unit}.json", killed / "embeddings" / part.name):
         lost.unlink()
-    again, summary = run(output="killed", max_epsilon_per_record=1e4)
+    again, summary = run(output="killed", max_epsilon_per_subject=1e4)
     assert part.read_bytes() == before
-    assert summary.details["budget"]["records_released_anew"] == 0
+    assert summary.details["budget"]["subjects_released_anew"] == 0
     assert published(again) == published(config)
     assert (compose(ledger.read([again.output])).releases == 1).all()
 
@@ -212,9 +210,10 @@ def test_a_run_killed_before_its_first_vector_has_released_nothing(settings, enc
     config, _ = first
     (room / "early" / "ledger").mkdir(parents=True)
     shutil.copy(f"{config.output}/claim.json", room / "early")
-    assert costs_of(settings, encoder, output="early", include=["early"]).new == 60
+    assert costs_of(settings, encoder, output="early").new == 60
     assert main(["budget", "show", str(room / "early")]) == 0
-    assert "Nothing was released." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Nothing was released." in shown and f"not finished         {room}/early: more may be spent" in shown
 
 
 def test_budget_show_tells_policies_releases_spent_and_left(first, second, capsys):
@@ -222,10 +221,10 @@ def test_budget_show_tells_policies_releases_spent_and_left(first, second, capsy
     assert main(["budget", "show", config.output]) == 0
     shown = capsys.readouterr().out
     assert before.policy_hash[:16] in shown and summary.policy_hash[:16] in shown
-    assert "2: 60 records" in shown
+    assert "2: 60 subjects" in shown
     assert "575.5 at the median, 575.5 at most (Euclidean)" in shown
-    assert "left of 10000" in shown and "9424.5 at the median, 9424.5 at least; 0 records have nothing left" in shown
-    assert "60 records have nothing left" in budget.report([before_config.output], limit=191.0)
+    assert "left of 10000" in shown and "9424.5 at the median, 9424.5 at least; 0 subjects have nothing left" in shown
+    assert "60 subjects have nothing left" in budget.report([before_config.output], limit=191.0)
 
 
 def test_budget_show_of_a_dataset_without_a_ledger_says_so(room, capsys):
@@ -237,16 +236,40 @@ def test_a_damaged_ledger_is_refused(first, room):
     config, _ = first
     shutil.copytree(config.output, room / "damaged")
     part = sorted((room / "damaged" / "ledger").iterdir())[0]
-    part.write_bytes(part.read_bytes()[:-100])
-    with pytest.raises(SparseError, match="is damaged"):
-        ledger.read([str(room / "damaged")])
+    whole, table = part.read_bytes(), pq.read_table(part)
+    part.write_bytes(whole[:-100])
+    assert_damaged(room / "damaged", part, "no ledger")
     pq.write_table(pa.table({"id": ["a"]}), part)
-    with pytest.raises(SparseError, match="is damaged"):
-        ledger.read([str(room / "damaged")])
+    assert_damaged(room / "damaged", part, "no ledger")
+    pq.write_table(table.slice(1), part)
+    assert_damaged(room / "damaged", part, "not the file that was written")
+    pq.write_table(at_price(table, 1e-3), part)
+    assert_damaged(room / "damaged", part, "not the file that was written")
+    part.write_bytes(whole)
+    ledger.read([str(room / "damaged")])
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0, float("nan")])
+def test_a_price_of_no_sense_is_refused_even_where_nothing_tells_what_was_written(first, room, tmp_path, price):
+    config, _ = first
+    (part,) = shutil.copytree(f"{config.output}/ledger", tmp_path / "bare" / "ledger").iterdir()
+    ledger.read([str(tmp_path / "bare")])
+    pq.write_table(at_price(pq.read_table(part), price), part)
+    assert_damaged(tmp_path / "bare", part, "epsilons are positive")
+
+
+def at_price(table, price):
+    at = table.schema.get_field_index("epsilon_euclidean")
+    return table.set_column(at, "epsilon_euclidean", pa.array(np.full(len(table), price)))
+
+
+def assert_damaged(output, part, why):
+    with pytest.raises(SparseError, match=f"{part.name} is damaged: .*{why}"):
+        ledger.read([str(output)])
 
 
 def test_a_release_without_noise_is_infinite_and_over_any_limit(settings, encoder, first):
-    config = settings(output="bare", include=["first"], max_epsilon_per_record=1e300).model_copy(
+    config = settings(output="bare", include=["first"], max_epsilon_per_subject=1e300).model_copy(
         update={"protection": privatize.PrivatizeConfig.model_fields["protection"].annotation(mechanism="none")}
     )
     source, key = sources.plan(config.input), Key.from_file(config.key.file)
@@ -278,6 +301,118 @@ def test_a_finished_run_mends_what_was_lost_since(run, first, room, capsys, fold
     (lost,) = (room / "mended" / folder).iterdir()
     before = lost.read_bytes()
     lost.unlink()
-    again, _ = run(output="mended", max_epsilon_per_record=1e4)
+    again, _ = run(output="mended", max_epsilon_per_subject=1e4)
     assert "1 of 1 finished units have lost files" in " ".join(capsys.readouterr().out.split())
     assert lost.read_bytes() == before and outputs.verify(again.output, checksums=True) == []
+
+
+@pytest.mark.parametrize("written", ["something", "nothing"])
+def test_a_release_that_is_not_finished_cannot_be_counted(run, settings, encoder, first, room, written):
+    """What it has written so far is less than it will: 59 were spent so at a limit of 31."""
+    config, _ = first
+    growing = shutil.copytree(config.output, room / f"growing-{written}")
+    (growing / "manifest.json").unlink()
+    if written == "nothing":
+        for folder in ("ledger", "embeddings", "_units"):
+            shutil.rmtree(growing / folder)
+    for include in ([growing.name], ["first", growing.name]):
+        with pytest.raises(SparseError, match=f"budget.include: {growing} is claimed by a run that has not finished"):
+            costs_of(settings, encoder, output="counting", include=include, max_epsilon_per_subject=1e4)
+
+
+def test_a_release_that_counts_one_that_is_not_finished_cannot_be_counted(settings, encoder, second, room):
+    config, _ = second
+    shutil.copytree(room / "first", room / "reopened")
+    (room / "reopened" / "manifest.json").unlink()
+    counting = shutil.copytree(config.output, room / "counting-it")
+    bound = json.loads((counting / "claim.json").read_text())
+    (counting / "claim.json").write_text(json.dumps(bound | {"counted": [str(room / "reopened")]}))
+    with pytest.raises(SparseError, match=f"{room}/reopened is claimed by a run that has not finished"):
+        costs_of(settings, encoder, output="third", include=["counting-it"])
+
+
+def test_a_ledger_alone_counts_for_what_it_holds(settings, encoder, first, room):
+    config, _ = first
+    shutil.copytree(f"{config.output}/ledger", room / "alone" / "ledger")
+    assert costs_of(settings, encoder, output="again", include=["alone"]).new == 0
+
+
+def test_an_output_with_a_ledger_and_no_claim_is_not_written_over(run, first, room):
+    with pytest.raises(SparseError, match=r"has a ledger of earlier releases and no claim\.json"):
+        run(output="alone")
+
+
+def test_a_policy_that_was_swapped_after_the_claim_is_not_published_under(run, first, room, encoder):
+    """A job killed after its claim resumed under any policy with a valid hash of its own, and published raw vectors."""
+    config, _ = first
+    killed = shutil.copytree(config.output, room / "swapped")
+    for folder in ("ledger", "embeddings", "_units", "policy"):
+        shutil.rmtree(killed / folder)
+    (killed / "manifest.json").unlink()
+    weak = Policy.build(encoder=encoder.spec, mechanism="laplace", epsilon=1e9, read_out="none")
+    weak.save(killed / "policy")
+    with pytest.raises(SparseError, match=f"policy is {weak.hash}, and not .* changed since"):
+        run(output="swapped", max_epsilon_per_subject=1e4)
+    assert not (killed / "embeddings").exists()
+
+
+def test_an_actor_refuses_a_policy_that_the_driver_has_not_built(settings, encoder, room):
+    config = settings(output="actor")
+    ours = Policy.build(encoder=encoder.spec, mechanism="laplace", rho=2.0, read_out="none")
+    weak = Policy.build(encoder=encoder.spec, mechanism="laplace", epsilon=1e9, read_out="none")
+    weak.save(room / "actor" / "policy")
+    source = sources.plan(config.input)
+    actor = UnitActor(
+        UnitWork(
+            source=source,
+            key=Key.from_file(config.key.file),
+            encoder=settled(config.encoder, encoder.spec),
+            output=config.output,
+            dataset=config.dataset,
+            storage=config.storage,
+            passthrough=(),
+            chunk=None,
+            noted=frozenset(),
+            policy_hash=ours.hash,
+        )
+    )
+    (record,) = actor({"unit": [source.units[0]]})["record"]
+    assert weak.hash in record["refused"] and ours.hash in record["refused"]
+    assert not (room / "actor" / "embeddings").exists()
+
+
+def test_a_unit_that_was_done_under_another_policy_is_not_committed(run, first, room):
+    config, _ = first
+    shutil.copytree(config.output, room / "mixed")
+    (record,) = (room / "mixed" / "_units").iterdir()
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"policy_hash": "0" * 64}))
+    (room / "mixed" / "manifest.json").unlink()
+    with pytest.raises(SparseError, match=f"unit {record.stem} .* was released under the policy {'0' * 64}"):
+        run(output="mixed", max_epsilon_per_subject=1e4)
+    assert not (room / "mixed" / "manifest.json").exists()
+
+
+def before_subjects(part, ids):
+    """A part as it was written before there were subjects: ids, and no fingerprint of the vector."""
+    table = pq.read_table(part)
+    pq.write_table(table.drop(["vector"]).set_column(0, "id", pa.array(ids)), part)
+
+
+def test_a_ledger_from_before_there_were_subjects_still_counts(settings, encoder, first, room):
+    config, _ = first
+    for name, chunk in (("old", None), ("old-chunks", {"tokens": 64, "overlap": 8})):
+        old = shutil.copytree(config.output, room / name)
+        ids = [row["id"] + ("#0" if chunk else "") for row in published(config)]
+        before_subjects(next((old / "ledger").iterdir()), ids)
+        # Parts of that time were promised by the same lists of files.
+        listed = json.loads((old / "manifest.json").read_text())
+        (part,) = (old / "ledger").iterdir()
+        listed["ledger"][0] |= {"bytes": part.stat().st_size, "sha256": hashlib.sha256(part.read_bytes()).hexdigest()}
+        (old / "manifest.json").write_text(json.dumps(listed))
+        bound = json.loads((old / "claim.json").read_text())
+        bound = {key: value for key, value in bound.items() if key not in ("subject", "id", "max_epsilon_per_subject")}
+        (old / "claim.json").write_text(json.dumps(bound | {"chunk": chunk, "max_epsilon_per_record": 700.0}))
+        costs = costs_of(settings, encoder, output="after", rho=1.0, include=[name])
+        assert costs.releases == {2: 60}
+        assert "left of 700" in budget.report([str(old)])
+        assert len(compose(ledger.read([str(old)]))) == 60

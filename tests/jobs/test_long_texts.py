@@ -69,4 +69,4 @@ def test_the_same_chunks_again_cost_nothing(room):
     first, summary = released(folder, "first", chunk=CHUNK)
     _, again = released(folder, "again", chunk=CHUNK, budget={"include": [first.output]})
     assert again.details["budget"]["records"] == summary.rows_out
-    assert again.details["budget"]["records_released_anew"] == 0
+    assert again.details["budget"]["subjects_released_anew"] == 0

@@ -1,6 +1,7 @@
 """Vectors computed already, texts from a template, and generated ids."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -132,13 +133,10 @@ def test_contents_are_vectors_in_steps_of_the_release_grid(tmp_path, vectors):
     (rows,) = batches(source)
     steps = np.frombuffer(b"".join(rows.contents), "<i8").reshape(9, 24)
     assert np.array_equal(steps * 2.0**-20, round_to_grid(vectors[:9]))
-    nearly = sources.Rows(rows.ids, None, rows.vectors + 1e-12, rows.columns, rows.positions)
+    nearly = replace(rows, vectors=rows.vectors + 1e-12)
     assert nearly.contents == rows.contents
-    assert sources.Rows(rows.ids, None, rows.vectors + 1e-5, rows.columns, rows.positions).contents != rows.contents
-    coarse = [
-        sources.Rows(rows.ids, None, round_to_grid(rows.vectors, 0.25) + shift, rows.columns, rows.positions)
-        for shift in (0, 0.1)
-    ]
+    assert replace(rows, vectors=rows.vectors + 1e-5).contents != rows.contents
+    coarse = [replace(rows, vectors=round_to_grid(rows.vectors, 0.25) + shift) for shift in (0, 0.1)]
     assert coarse[0].contents_on(0.25) == coarse[1].contents_on(0.25)
     assert coarse[0].contents != coarse[1].contents
     assert rows.take(np.array([4, 2])).contents == [rows.contents[4], rows.contents[2]]

@@ -82,7 +82,7 @@ def test_a_vector_is_another_release_only_where_it_differs_on_the_grid(room, vec
     nudged[1::2, 0] += 4 * 2.0**-20
     pq.write_table(pa.table({"id": ids, "vector": [row.tolist() for row in nudged]}), room / "nudged.parquet")
     again = settings(room, "nudged", budget={"include": [config.output]})
-    assert privatize.run(again).details["budget"]["records_released_anew"] == 300
+    assert privatize.run(again).details["budget"]["subjects_released_anew"] == 300
     same = (published_of(config, ids) == published_of(again, ids)).all(axis=1)
     assert same.tolist() == [True, False] * 300
 

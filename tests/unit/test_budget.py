@@ -11,10 +11,11 @@ from sparse_core.budget import (
     Releases,
     compose,
     distinct,
+    foreseen,
     joined,
     outlook,
-    record_numbers,
     releases_under,
+    subject_numbers,
 )
 from sparse_core.encoders import EncoderSpec
 from sparse_core.errors import SparseError
@@ -45,9 +46,12 @@ def shaped(epsilon, floor):
     return Policy.build(encoder=SPEC, mechanism="mahalanobis", mask=MASK, epsilon=epsilon, floor=floor)
 
 
-def released(policy=LAPLACE, key=KEY, ids=("a", "b"), texts=("one", "two")):
-    fingerprints = release_fingerprints(key, subjects=ids, contents=texts, policy_hash=policy.hash)
-    return releases_under(Charge.of(policy, key), ids, fingerprints)
+def released(policy=LAPLACE, key=KEY, ids=("a", "b"), texts=("one", "two"), embeddings=None):
+    """Releases of subjects; without embeddings as far as they can be foreseen."""
+    named = {"subjects": [str(i) for i in ids], "contents": texts}
+    contents = release_fingerprints(key, policy_hash=policy.hash, **named)
+    vectors = None if embeddings is None else policy.fingerprints(embeddings, key=key, **named)
+    return releases_under(Charge.of(policy, key), subject_numbers(ids), contents, vectors)
 
 
 def spent(*parts):
@@ -109,7 +113,7 @@ def test_the_same_release_again_costs_nothing():
 )
 def test_another_content_policy_or_key_is_another_release(other):
     total = spent(released(), other)
-    assert total.releases[total.positions(record_numbers(["a", "b"]))].tolist() == [1, 2]
+    assert total.releases[total.positions(subject_numbers(["a", "b"]))].tolist() == [1, 2]
 
 
 def test_rotating_the_key_makes_every_record_a_new_release():
@@ -119,8 +123,41 @@ def test_rotating_the_key_makes_every_record_a_new_release():
 
 
 def test_an_integer_id_and_its_text_are_one_record():
-    assert np.array_equal(record_numbers([7, "x"]), record_numbers(["7", "x"]))
+    assert np.array_equal(subject_numbers([7, "x"]), subject_numbers(["7", "x"]))
     assert len(spent(released(ids=(7,), texts=("t",)), released(STRONGER, ids=("7",), texts=("t",)))) == 1
+
+
+def test_copies_of_a_text_within_a_subject_are_one_release():
+    total = spent(released(ids=("a", "a", "b"), texts=("one", "one", "one"), embeddings=np.ones((3, 8))))
+    assert total.releases.tolist() == [1, 1] and total.epsilon_euclidean.tolist() == [3.0, 3.0]
+
+
+def test_one_text_with_two_embeddings_is_two_releases():
+    """As other hardware may make it: each vector has noise of its own."""
+    vectors = np.full((2, 8), 0.3)
+    vectors[1, 0] += 2.0**-10
+    total = spent(*(released(ids=("a",), texts=("one",), embeddings=vector[None]) for vector in vectors))
+    assert total.releases.tolist() == [2] and total.epsilon_euclidean.tolist() == [6.0]
+
+
+def test_a_release_is_foreseen_by_its_content_whatever_its_vector_was():
+    earlier = released(embeddings=np.full((2, 8), 0.3))
+    coming = released(ids=("a", "b", "b", "c"), texts=("one", "one", "two", "one"))
+    assert foreseen(coming, earlier).tolist() == [True, False, True, False]
+    assert not foreseen(released(key=OTHER_KEY), earlier).any()
+    assert foreseen(coming, joined([])).tolist() == [False] * 4
+    seen = outlook(earlier, coming)
+    numbers = subject_numbers(["a", "b", "c"])
+    assert seen.new[seen.after.positions(numbers)].tolist() == [0, 1, 1]
+    assert seen.after.epsilon_euclidean[seen.after.positions(numbers)].tolist() == [3.0, 6.0, 3.0]
+
+
+def test_what_an_earlier_release_came_to_in_two_vectors_is_counted_twice_in_an_outlook():
+    vectors = np.full((2, 8), 0.3)
+    vectors[1, 0] += 2.0**-10
+    earlier = joined([released(ids=("a",), texts=("one",), embeddings=vector[None]) for vector in vectors])
+    seen = outlook(earlier, released(ids=("a",), texts=("one",)))
+    assert seen.new.tolist() == [0] and seen.after.epsilon_euclidean.tolist() == [6.0]
 
 
 # What releases add up to.
@@ -158,7 +195,7 @@ def test_deltas_add_beside_epsilons():
 
 def test_a_release_without_noise_spends_infinitely_much_and_exceeds_every_limit():
     total = spent(released(), released(NONE, ids=("a",), texts=("one",)))
-    at_a, at_b = total.positions(record_numbers(["a", "b"]))
+    at_a, at_b = total.positions(subject_numbers(["a", "b"]))
     assert total.epsilon_euclidean[at_a] == math.inf and total.epsilon[at_a] == math.inf
     assert total.epsilon_euclidean[at_b] == 3.0
     assert outlook(joined([]), released(NONE)).over(1e300).all()
@@ -215,9 +252,10 @@ def test_composition_agrees_with_counting_by_hand_in_any_order(rows):
     rows = [(record, release, release % 2) for record, release, _ in rows]
     by_hand = {record: sum(table[c].epsilon for r, _, c in set(rows) if r == record) for record, *_ in rows}
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    releases = Releases(*(columns[:, i].astype(d) for i, d in enumerate((np.uint64, np.uint64, np.int32))), table)
+    numbers = [columns[:, i].astype(np.uint64) for i in (0, 1, 1)]
+    releases = Releases(*numbers, columns[:, 2].astype(np.int32), table)
     total = compose(releases)
-    assert dict(zip(total.records.tolist(), total.epsilon_euclidean.tolist(), strict=True)) == pytest.approx(by_hand)
+    assert dict(zip(total.subjects.tolist(), total.epsilon_euclidean.tolist(), strict=True)) == pytest.approx(by_hand)
     assert total.releases.sum() == len(set(rows)) == len(distinct(releases))
     assert np.array_equal(compose(releases.take(np.arange(len(rows))[::-1])).releases, total.releases)
 
@@ -225,13 +263,13 @@ def test_composition_agrees_with_counting_by_hand_in_any_order(rows):
 def test_nothing_released_is_nothing_spent():
     nothing = compose(joined([]))
     assert len(nothing) == 0
-    assert nothing.positions(record_numbers(["a"])).tolist() == [-1]
+    assert nothing.positions(subject_numbers(["a"])).tolist() == [-1]
     assert outlook(joined([]), joined([])).over(1.0).tolist() == []
 
 
 def test_an_outlook_counts_earlier_releases_of_these_records_only():
     seen = outlook(released(STRONGER, ids=("a", "z"), texts=("one", "z")), released())
-    at_a, at_b = seen.after.positions(record_numbers(["a", "b"]))
+    at_a, at_b = seen.after.positions(subject_numbers(["a", "b"]))
     assert len(seen.after) == 2
     assert seen.after.releases[[at_a, at_b]].tolist() == [2, 1]
     assert seen.after.epsilon_euclidean[[at_a, at_b]] == pytest.approx([3.5, 3.0])

@@ -11,7 +11,7 @@ from sparse_core.attacks import RidgeAttack, averaging_attack, dictionary_attack
 from sparse_core.attacks.candidates import substituted_candidates
 from sparse_core.attacks.knowledge import PublicKnowledge
 from sparse_core.attacks.text.scores import word_labels
-from sparse_core.budget import Charge, record_numbers, releases_under
+from sparse_core.budget import subject_numbers
 from sparse_core.concepts import (
     Concept,
     SurrogatePool,
@@ -119,10 +119,7 @@ CASES = {
     "record_uniforms": lambda given: record_uniforms(KEY, **named(given), **EMBEDDED, count=3),
     "release_fingerprints": bits(release_fingerprints),
     "vector_fingerprints": bits(vector_fingerprints),
-    "record_numbers": lambda given: record_numbers(given(IDS)),
-    "releases_under": lambda given: (
-        releases_under(Charge.of(POLICY, KEY), given(IDS), np.zeros((N_ROWS, 16), np.uint8)).records
-    ),
+    "subject_numbers": lambda given: subject_numbers(given(IDS)),
     "find_spans": lambda given: find_spans(given(TEXTS), CONCEPT),
     "find_spans, annotations": lambda given: find_spans(
         given(TEXTS), CONCEPT, annotations=given([[{"start": 0, "end": 2}] if row % 3 else None for row in LABELS])
@@ -224,7 +221,7 @@ TAKES_TEXTS = {
     "SurrogatePool.of": SurrogatePool.of,
     "near_duplicate_groups": near_duplicate_groups,
     "split_records": split_records,
-    "record_numbers": record_numbers,
+    "subject_numbers": subject_numbers,
 }
 
 
