@@ -58,15 +58,20 @@ def test_chunks_are_records_that_name_their_text(room, job_encoder):
     policy = Policy.load(f"{config.output}/policy", encoder=job_encoder.spec)
     ids = [row["id"] for row in rows]
     expected = policy.release(
-        job_encoder.encode(contents), ids=ids, contents=contents, key=Key.from_file(folder / "key")
+        job_encoder.encode(contents),
+        ids=ids,
+        subjects=[str(row["parent"]) for row in rows],
+        contents=contents,
+        key=Key.from_file(folder / "key"),
     )
     assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
-    assert len(compose(ledger.read([config.output]))) == len(rows)
+    spent = compose(ledger.read([config.output]))
+    assert (len(spent), spent.releases.sum()) == (len(texts), len(rows))
 
 
 def test_the_same_chunks_again_cost_nothing(room):
     folder, _ = room
     first, summary = released(folder, "first", chunk=CHUNK)
     _, again = released(folder, "again", chunk=CHUNK, budget={"include": [first.output]})
-    assert again.details["budget"]["records"] == summary.rows_out
+    assert again.details["budget"]["subjects"] == 4 and again.rows_out == summary.rows_out
     assert again.details["budget"]["subjects_released_anew"] == 0
