@@ -9,9 +9,10 @@ divided by their gain, which leaves their mean unbiased too. Two refinements nee
 shrinking the mean towards what embeddings look like (Wiener, with N / k), and, against a closed set of values,
 multiplying the likelihoods of the releases (:mod:`sparse_core.attacks.dictionary`).
 
-Epsilons of fresh releases add up (sequential composition): k cost k * epsilon. Keyed noise is a function of key, id,
-content and policy (:mod:`sparse_core.noise.keyed`), so the same record published again is the same vector again, and
-there is nothing to average. Fresh noise comes from a new key, a changed policy, or one text under several ids.
+Epsilons of fresh releases add up (sequential composition): k cost k * epsilon. Keyed noise is a function of key,
+policy, subject, content and embedding (:mod:`sparse_core.noise.keyed`), so the same record published again is the same
+vector again, and so are copies of a text under one subject. Fresh noise comes from a new key, a changed policy, or one
+text under several subjects.
 """
 
 from __future__ import annotations

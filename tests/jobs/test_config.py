@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -408,6 +409,16 @@ def test_no_number_may_be_true(model):
                     section.model_validate({name: value})
                 problem = refused.value.errors()[0]["msg"]
                 assert f"{name} takes a number" in problem
+
+
+@every_model
+def test_every_number_is_finite(model):
+    for section, name, field in leaves(model):
+        if float in kinds_of(field.annotation):
+            for value in (math.inf, -math.inf, math.nan):
+                with pytest.raises(ValidationError) as refused:
+                    section.model_validate({name: value})
+                assert any(problem["loc"][0] == name for problem in refused.value.errors()), (section, name, value)
 
 
 def kinds_of(annotation) -> set[type]:

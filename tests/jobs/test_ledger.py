@@ -227,6 +227,13 @@ def test_budget_show_tells_policies_releases_spent_and_left(first, second, capsy
     assert "60 subjects have nothing left" in budget.report([before_config.output], limit=191.0)
 
 
+@pytest.mark.parametrize("limit", ["inf", "nan", "0", "-5", "much"])
+def test_budget_show_takes_a_positive_and_finite_limit_only(room, limit, capsys):
+    with pytest.raises(SystemExit):
+        main(["budget", "show", str(room / "corpus"), f"--limit={limit}"])
+    assert "limit" in capsys.readouterr().err
+
+
 def test_budget_show_of_a_dataset_without_a_ledger_says_so(room, capsys):
     assert main(["budget", "show", str(room / "corpus")]) == 2
     assert "has no ledger" in capsys.readouterr().err

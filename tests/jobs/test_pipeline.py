@@ -209,6 +209,7 @@ def test_the_summary_of_train_mask_has_the_documented_names(mask):
 def test_the_summary_of_privatize_has_the_documented_names(release):
     summary = summary_of(release)
     names = {"guarantee", "key_identifier", "truncated", "first_row", "budget", "registered_masks"}
+    names |= {"copies", "unforeseen_releases"}
     assert set(summary) == COUNTS | names
     assert (summary["job"], summary["policy_hash"]) == ("privatize", Policy.load(release / "policy").hash)
     assert summary["guarantee"]["rho"] == pytest.approx(1.5)
