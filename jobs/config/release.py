@@ -177,6 +177,8 @@ class WorkersConfig(Section):
     """Actors that encode and protect; null takes one per GPU, or one per CPU core."""
     address: str | None = None
     """Address of a running Ray cluster; null starts one on this machine and stops it afterwards."""
+    allow_unauthenticated: bool = False
+    """Join a cluster that asks for no token: whoever reaches it can then read the texts and the key of the job."""
 
 
 class OutputConfig(Section):
