@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jobs import ledger
+from jobs.escaping import for_terminal
 from sparse_core.budget import Releases, Spent, compose
 
 _COLUMNS = ("policy", "key", "metric", "epsilon", "epsilon_euclidean", "delta", "records", "releases")
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> int:
     show.add_argument("dataset", nargs="+", help="output directory of a privatize job; several are added up")
     show.add_argument("--limit", type=float, help="epsilon_euclidean a record may spend; by default the datasets' own")
     options = parser.parse_args(arguments)
-    print(report(options.dataset, limit=options.limit))
+    print(for_terminal(report(options.dataset, limit=options.limit), lines=True))
     return 0
 
 

@@ -169,10 +169,11 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             no_claim(row.compared) if row.policy is None else in_words(figures, row.policy)
             for row, figures in zip(protected, summary.protections, strict=True)
         ]
-        report = render_report(summary, planned.concepts[0].name, promises)
-        storage.write_bytes(storage.join(config.output, "report.md"), report.encode())
+        name = planned.concepts[0].name
+        report = render_report(summary, name, promises)
+        storage.write_bytes(storage.join(config.output, "report.md"), report.encode(), private=summary.shows_texts)
         summary.write(config.output)
-        tracking.log_text(report, "report.md")
+        tracking.log_text(render_report(summary.without_texts(), name, promises), "report.md")
     console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
     if warning := few_records(summary.details["concept_test_records"]):
         console.print(warning, highlight=False, soft_wrap=True)

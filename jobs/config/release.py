@@ -116,7 +116,7 @@ class KeyConfig(Section):
     file: str | None = None
     """Key file, readable by its owner only; 'sparse key new FILE' writes one."""
     environment: str | None = "SPARSE_KEY"
-    """Environment variable that holds the key in hex or base64; used if no file is named."""
+    """Environment variable that holds the key, 64 or more hexadecimal digits or 'base64:...'; if no file is named."""
     ephemeral: bool = False
     """Draw a key for this run and forget it. For demonstrations: re-runs publish fresh noise, which averages away."""
 
