@@ -15,7 +15,7 @@ from jobs.config import AuditConfig, Compared
 from jobs.measuring import reidentify, side_by_side
 from jobs.progress import console, steps
 from jobs.report import few_records, in_words, no_claim, render_report, render_table
-from jobs.stages import RememberingEncoder, check_output, divide, refuse_missing_entity_model
+from jobs.stages import RememberingEncoder, check_output, divide, named_split, refuse_missing_entity_model
 from jobs.stored_vectors import check_dimension, planned_source, read_unprotected, read_vectors
 from jobs.summary import Summary
 from jobs.tracking import tracked
@@ -161,6 +161,13 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             config, planned.concepts, found, material, results, linked=linked, utilities=measured
         ) | {
             "fingerprints": {"data": planned.source.fingerprint},
+            "masks_learned_elsewhere": [
+                row.name
+                for row in protected
+                if row.policy is not None
+                and row.policy.mask is not None
+                and row.policy.mask.info.learned_from != named_split(planned.source.fingerprint, config.split)
+            ],
             "registered_masks": registry.registered(row.mask for row in config.compare if row.mask is not None),
         }
         if len(protected) == 1 and protected[0].policy is not None:

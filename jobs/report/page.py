@@ -35,6 +35,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
         *_headline_with_dictionary(summary),
         "",
         *([f"**{warning}**", ""] if warning else []),
+        *_may_have_seen(details["masks_learned_elsewhere"]),
         *markdown(
             ("name", *columns(summary.protections)),
             [[row.name, *cells(row, summary.protections)] for row in summary.protections],
@@ -65,6 +66,18 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
         "",
     ]
     return "\n".join(lines)
+
+
+def _may_have_seen(rows: Sequence[str]) -> list[str]:
+    """A warning about masks that were not learned with this audit's corpus and split; nothing where all were."""
+    if not rows:
+        return []
+    return [
+        f"**Masks of {', '.join(map(for_markdown, rows))}: as far as is known not learned with the input and `split` "
+        "of this audit. They may have been learned from the test records; what is read of records that a mask never "
+        "saw may differ.**",
+        "",
+    ]
 
 
 def _headline_with_dictionary(summary: Summary) -> list[str]:

@@ -608,3 +608,4 @@ def test_the_quickstart_ends_with_a_table_and_the_places(clinical, tmp_path, cap
     assert [row["name"] for row in summary["protections"]] == [row["name"] for row in settings["compare"]]
     assert all(f"\n{row['name']} " in printed for row in summary["protections"])
     assert summary["counts"]["rows_in"] == summary["counts"]["rows_out"] == 900
+    assert summary["masks_learned_elsewhere"] == []
