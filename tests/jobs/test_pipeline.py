@@ -231,6 +231,7 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "reconstruction",
         "token_groups",
         "utilities",
+        "masks_learned_elsewhere",
         "registered_masks",
     }
     assert [set(row) for row in summary["protections"]] == [PROTECTION] * 3
