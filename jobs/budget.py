@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jobs import ledger
+from jobs.escaping import for_terminal
 from sparse_core.budget import Releases, Spent, compose
 
 _COLUMNS = ("policy", "key", "metric", "epsilon", "epsilon_euclidean", "delta", "subjects", "releases")
@@ -24,7 +25,7 @@ def main(arguments: list[str]) -> int:
         "--limit", type=_limit, help="epsilon_euclidean a subject may spend; by default the datasets' own"
     )
     options = parser.parse_args(arguments)
-    print(report(options.dataset, limit=options.limit))
+    print(for_terminal(report(options.dataset, limit=options.limit), lines=True))
     return 0
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from types import ModuleType
 
+from jobs.escaping import for_terminal
 from sparse_core.errors import SparseError
 
 JOBS = ("quickstart", "train_mask", "privatize", "query", "audit", "study", "calibrate")
@@ -43,10 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise SparseError(f"There is no command {name!r}; there are {', '.join([*JOBS, *TOOLS])} and key.")
         return _run_job(name.replace("-", "_"), rest)
     except SparseError as error:
-        print(
-            textwrap.fill(f"sparse {name}: {error}", 100, break_long_words=False, break_on_hyphens=False),
-            file=sys.stderr,
-        )
+        told = for_terminal(f"sparse {name}: {error}", lines=True)
+        print(textwrap.fill(told, 100, break_long_words=False, break_on_hyphens=False), file=sys.stderr)
         return getattr(error, "exit_status", 2)
     except KeyboardInterrupt:
         print(f"sparse {name}: interrupted; the same command continues where it stopped.", file=sys.stderr)
@@ -87,7 +86,7 @@ def _run_job(name: str, arguments: list[str]) -> int:
     config = load_config(job.CONFIG, options.config, overrides)
     if options.dry_run:
         for line in job.plan(config).lines:
-            print(line)
+            print(for_terminal(line))
         print("Dry run: configuration, inputs, masks and key are in order; nothing was computed or written.")
         return 0
     job.run(config, verbose=options.verbose)

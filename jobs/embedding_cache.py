@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -65,7 +64,7 @@ class CachedEncoder:
             _make_private(self._directory)
             buffer = io.BytesIO()
             np.save(buffer, vectors, allow_pickle=False)
-            storage.write_bytes(url, buffer.getvalue())
+            storage.write_bytes(url, buffer.getvalue(), private=True)
         return vectors
 
 
@@ -104,6 +103,5 @@ def _read(url: str, shape: tuple[int, int]) -> np.ndarray | None:
 
 def _make_private(directory: str) -> None:
     fs, path = storage.filesystem(directory)
-    if isinstance(fs, LocalFileSystem) and not os.path.isdir(path):
-        storage.make_local_directory(path)
-        os.chmod(path, 0o700)
+    if isinstance(fs, LocalFileSystem):
+        storage.make_local_directory(path, private=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from jobs import budget, ledger, outputs, resume, storage
+from jobs.escaping import for_terminal
 from jobs.report import in_words
 from jobs.spending import Copies
 from sparse_core.budget import Charge, compose
@@ -29,7 +30,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     found = inspect(options.dataset, checksums=options.verify)
-    print(json.dumps(found, indent=2, default=str) if options.json else "\n".join(_lines(found)))
+    print(
+        json.dumps(found, indent=2, default=str) if options.json else for_terminal("\n".join(_lines(found)), lines=True)
+    )
     return 1 if found["problems"] else 0
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs import outputs, registry, sources, storage
+from jobs.cluster import check_cluster
 from jobs.config import PrivatizeConfig
 from jobs.stages import check_output, load_key
 from jobs.units import RESERVED_COLUMNS, UNIT_NORM_TOLERANCE
@@ -37,6 +38,7 @@ class Plan:
 def checked(config: PrivatizeConfig) -> Plan:
     """Check everything that can be known before the model is loaded."""
     check_output("privatize", config)
+    check_cluster(config.workers)
     _refuse_overlap(config)
     source = sources.plan(config.input, columns=config.passthrough, subject=config.budget.subject)
     reserved = RESERVED_COLUMNS if config.input.id is not None else (*RESERVED_COLUMNS, "id")

@@ -18,7 +18,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-console = Console()
+from jobs.escaping import for_terminal
+
+
+class _PlainConsole(Console):
+    """Shows strings as they are: no markup, and nothing that a terminal obeys."""
+
+    def print(self, *objects, **options) -> None:
+        shown = (for_terminal(each, lines=True) if isinstance(each, str) else each for each in objects)
+        super().print(*shown, **{"markup": False} | options)
+
+
+console = _PlainConsole()
 _log = logging.getLogger("sparse")
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -32,21 +43,21 @@ def steps(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
     callable
         ``advance(done, total, detail="")``; the total may be unknown.
     """
-    started = time.monotonic()
+    started, title = time.monotonic(), for_terminal(title)
     if sys.stdout.isatty():
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", markup=False),
         )
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(title, total=None, detail="")
 
             def show(done: int, total: int | None, detail: str = "") -> None:
-                progress.update(task, completed=done, total=total, detail=detail)
+                progress.update(task, completed=done, total=total, detail=for_terminal(detail))
 
             yield show
     else:
@@ -57,7 +68,7 @@ def steps(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
             if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
                 share = f"{done:,} of {total:,}" if total else f"{done:,}"
-                _log.info("%s: %s%s", title, share, f", {detail}" if detail else "")
+                _log.info("%s: %s%s", title, share, f", {for_terminal(detail)}" if detail else "")
 
         yield log
     console.print(f"{title}: {time.monotonic() - started:.1f} s", highlight=False, soft_wrap=True)

@@ -90,7 +90,7 @@ def run(config: QueryConfig, *, verbose: bool = False) -> Summary:
             writer = None
             for table in _tables(planned, encoder, rejected):
                 if writer is None:
-                    file = stack.enter_context(storage.writing(storage.join(config.output, FILE)))
+                    file = stack.enter_context(storage.writing(storage.join(config.output, FILE), private=True))
                     writer = stack.enter_context(pq.ParquetWriter(file, table.schema, compression="zstd"))
                 writer.write_table(table)
                 summary.rows_out += len(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -120,6 +121,12 @@ def divide(texts: Sequence[str], config: SplitConfig) -> Roles:
     share = config.attack_share / (1 - config.test_share)
     second = split_records(groups[first.train], test_share=share, seed=config.seed + 1)
     return Roles(first.train[second.train], first.train[second.test], first.test)
+
+
+def named_split(source_fingerprint: str, config: SplitConfig | None) -> str:
+    """A name for the records of a corpus that a mask may see; two jobs that give it agree on all roles."""
+    settings = None if config is None else config.model_dump()
+    return hashlib.sha256(json.dumps([source_fingerprint, settings], sort_keys=True).encode()).hexdigest()
 
 
 def usable_vectors(vectors: np.ndarray) -> np.ndarray:

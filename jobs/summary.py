@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from jobs import storage
 
@@ -92,8 +92,22 @@ class Summary:
             self.durations[stage] = round(time.monotonic() - started, 3)
 
     def write(self, directory: str) -> None:
-        """Write ``summary.json`` into a directory."""
-        storage.write_json(storage.join(directory, "summary.json"), self.as_dict())
+        """Write ``summary.json`` into a directory; for its owner only if it holds examples of text."""
+        storage.write_json(storage.join(directory, "summary.json"), self.as_dict(), private=self.shows_texts)
+
+    @property
+    def shows_texts(self) -> bool:
+        """Whether an audit kept examples of text."""
+        found = self.details.get("reconstruction", {})
+        return any(attack["examples"] for row in found.values() for attack in row.values())
+
+    def without_texts(self) -> Summary:
+        """The same without any text of the corpus, for places that texts must not reach."""
+        kept = {
+            name: {attack: one | {"examples": []} for attack, one in found.items()}
+            for name, found in self.details.get("reconstruction", {}).items()
+        }
+        return replace(self, details=self.details | {"reconstruction": kept})
 
     def as_dict(self) -> dict:
         """The content of ``summary.json``."""

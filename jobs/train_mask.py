@@ -18,6 +18,7 @@ from jobs.stages import (
     check_output,
     divide,
     find_concept,
+    named_split,
     refuse_missing_entity_model,
     usable_vectors,
 )
@@ -132,6 +133,9 @@ def run(config: TrainMaskConfig, *, encoder: RememberingEncoder | None = None, v
                     **config.mask.model_dump(include=_LEARNING),
                     progress=lambda done, total, metrics: advance(done, total, _shown(metrics)),
                 )
+        mask = replace(
+            mask, info=replace(mask.info, learned_from=named_split(planned.source.fingerprint, config.split))
+        )
         with storage.upload_directory(storage.join(config.output, "mask")) as local:
             mask.save(local)
         summary.rows_in = len(corpus.texts) + sum(corpus.quarantined.values())

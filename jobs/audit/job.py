@@ -15,7 +15,7 @@ from jobs.config import AuditConfig, Compared
 from jobs.measuring import reidentify, side_by_side
 from jobs.progress import console, steps
 from jobs.report import few_records, in_words, no_claim, render_report, render_table
-from jobs.stages import RememberingEncoder, check_output, divide, refuse_missing_entity_model
+from jobs.stages import RememberingEncoder, check_output, divide, named_split, refuse_missing_entity_model
 from jobs.stored_vectors import check_dimension, planned_source, read_unprotected, read_vectors
 from jobs.summary import Summary
 from jobs.tracking import tracked
@@ -161,6 +161,13 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             config, planned.concepts, found, material, results, linked=linked, utilities=measured
         ) | {
             "fingerprints": {"data": planned.source.fingerprint},
+            "masks_learned_elsewhere": [
+                row.name
+                for row in protected
+                if row.policy is not None
+                and row.policy.mask is not None
+                and row.policy.mask.info.learned_from != named_split(planned.source.fingerprint, config.split)
+            ],
             "registered_masks": registry.registered(row.mask for row in config.compare if row.mask is not None),
         }
         if len(protected) == 1 and protected[0].policy is not None:
@@ -169,10 +176,11 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             no_claim(row.compared) if row.policy is None else in_words(figures, row.policy)
             for row, figures in zip(protected, summary.protections, strict=True)
         ]
-        report = render_report(summary, planned.concepts[0].name, promises)
-        storage.write_bytes(storage.join(config.output, "report.md"), report.encode())
+        name = planned.concepts[0].name
+        report = render_report(summary, name, promises)
+        storage.write_bytes(storage.join(config.output, "report.md"), report.encode(), private=summary.shows_texts)
         summary.write(config.output)
-        tracking.log_text(report, "report.md")
+        tracking.log_text(render_report(summary.without_texts(), name, promises), "report.md")
     console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
     if warning := few_records(summary.details["concept_test_records"]):
         console.print(warning, highlight=False, soft_wrap=True)

@@ -117,7 +117,7 @@ class KeyConfig(Section):
     file: str | None = None
     """Key file, readable by its owner only; 'sparse key new FILE' writes one."""
     environment: str | None = "SPARSE_KEY"
-    """Environment variable that holds the key in hex or base64; used if no file is named."""
+    """Environment variable that holds the key, 64 or more hexadecimal digits or 'base64:...'; if no file is named."""
     ephemeral: bool = False
     """Draw a key for this run and forget it. For demonstrations: re-runs publish fresh noise, which averages away."""
 
@@ -202,6 +202,8 @@ class WorkersConfig(Section):
     """Actors that encode and protect; null takes one per GPU, or one per CPU core."""
     address: str | None = None
     """Address of a running Ray cluster; null starts one on this machine and stops it afterwards."""
+    allow_unauthenticated: bool = False
+    """Join a cluster that asks for no token: whoever reaches it can then read the texts and the key of the job."""
 
 
 class OutputConfig(Section):

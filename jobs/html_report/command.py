@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     findings = read(options.directory, masks=options.mask)
     page = render(findings)
     output = options.output or storage.join(options.directory, "report.html")
-    storage.write_bytes(output, page.html.encode())
+    storage.write_bytes(output, page.html.encode(), private=findings.shows_texts)
     lines = [f"Report   {without_credentials(output)}"]
     if options.png:
         folder, _, _ = output.rpartition("/")

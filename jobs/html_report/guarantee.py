@@ -14,9 +14,10 @@ _MOST_ROWS = 40
 _E = "about 2.7"
 _PROMISES = {
     "laplace": (
-        "Laplace: noise of the same strength in every direction. Take any two texts whose vectors are a distance d "
-        "apart. Whatever is published is at most exp(epsilon × d) times likelier under one than under the other, so "
-        "nobody can tell near texts apart with much certainty, whatever else they know."
+        "Laplace: noise of the same strength in every direction. Take any two vectors a distance d apart. Whatever is "
+        "published is at most exp(epsilon × d) times likelier under one than under the other: it moves nobody's odds "
+        "between the two by more than that factor. This speaks of distances of vectors: how far one word, or one "
+        "person's text, moves a vector is for the encoder to say."
     ),
     "mahalanobis": (
         "Mahalanobis: noise shaped by a mask, strong where the concept is told and down to the floor elsewhere. The "
@@ -28,9 +29,9 @@ _PROMISES = {
         "whatever is published is at most exp(epsilon × angle) times likelier under one than under the other."
     ),
     "gaussian": (
-        "Gaussian: for any two texts whose vectors are at most 1 apart, whatever is published is at most exp(epsilon) "
+        "Gaussian: for any two vectors at most 1 apart, whatever is published is at most exp(epsilon) "
         "times likelier under one than under the other, but for a small probability delta that the policy states. "
-        "Texts farther apart have no such bound in proportion."
+        "Vectors farther apart have no such bound in proportion."
     ),
     "none": "Unprotected: nothing; the vectors are published as they are.",
     "unknown": "Unknown: vectors without a policy; nothing can be said beyond what attacks found.",
@@ -142,8 +143,16 @@ def _limits(findings: Findings) -> Iterator[str]:
             "learned here; someone with more data might learn them."
         )
     yield (
-        "Repeated releases: the guarantee is of one release. A record published again under another key, policy or "
-        "text spends its epsilon once more."
+        "Repeated releases: the guarantee is of one vector. A record published again under another key, policy or "
+        "text, and a person of whom there are several records, spend epsilon each time."
+    )
+    yield (
+        "The key: noise is computed from it, so the guarantee holds against whoever does not have it and cannot break "
+        "SHAKE-256. With the key the noise can be subtracted."
+    )
+    yield (
+        "Statistics: the guarantee is of each vector. Mask, mean and covariance in the policy are published, too, and "
+        "what they tell of the records they were estimated on is not part of epsilon."
     )
     yield "Epsilon is no share or grade: figures of different mechanisms, metrics or encoders do not compare."
 

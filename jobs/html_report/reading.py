@@ -53,6 +53,11 @@ class Findings:
         """What the policy of a row tried; None where rows are not a study's."""
         return self.policies[name].parameters if name in self.policies else None
 
+    @property
+    def shows_texts(self) -> bool:
+        """Whether an audit kept examples of text."""
+        return any(one.examples for found in self.results.reconstruction.values() for one in found.values())
+
 
 def without_texts(findings: Findings) -> Findings:
     """The same without any text of the corpus, for places that texts must not reach."""

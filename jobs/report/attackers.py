@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.escaping import for_markdown
 from jobs.report.table import interval, markdown
 from jobs.report.words import few_records
 
@@ -20,7 +21,7 @@ def attack_sections(concepts: dict[str, dict], main: str) -> list[str]:
     ]
     for name, found in concepts.items():
         if len(concepts) > 1:
-            lines += [f"### Concept “{name}”", ""]
+            lines += [f"### Concept “{for_markdown(name)}”", ""]
         if not found["listed"]:
             lines += [
                 "No mask was told of this concept, and it does not count for the headline: what is read here was left "
@@ -134,7 +135,7 @@ def _reconstructions(found: dict[str, dict[str, dict]]) -> list[str]:
     lines += [""]
     for row, attack, one in shown:
         if one["examples"]:
-            lines += [f"### {attack} on {row}", ""]
+            lines += [f"### {attack} on {for_markdown(row)}", ""]
             lines += markdown(
                 ("text", "from the unprotected vector", "from the protected vector"),
                 [[each["original"], each["unprotected"], each["protected"]] for each in one["examples"]],

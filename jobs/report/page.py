@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobs.escaping import for_markdown
 from jobs.report.attackers import attack_sections, token_group_section, told_sections
 from jobs.report.table import cells, columns, interval, markdown
 from jobs.report.words import few_records
@@ -24,7 +25,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
     details = summary.details
     warning = few_records(details["concept_test_records"])
     lines = [
-        f"# Audit of the concept “{concept}”",
+        f"# Audit of the concept “{for_markdown(concept)}”",
         "",
         f"{summary.rows_out:,} records: attackers were trained on {details['train_records']:,} and tested on "
         f"{details['test_records']:,} others. They tried to recover {details['tokens_attacked']} concept tokens, which "
@@ -34,6 +35,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
         *_headline_with_dictionary(summary),
         "",
         *([f"**{warning}**", ""] if warning else []),
+        *_may_have_seen(details["masks_learned_elsewhere"]),
         *markdown(
             ("name", *columns(summary.protections)),
             [[row.name, *cells(row, summary.protections)] for row in summary.protections],
@@ -47,7 +49,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
         "",
     ]
     for row, promise in zip(summary.protections, promises, strict=True):
-        lines.append(f"- **{row.name}**: {promise}")
+        lines.append(f"- **{for_markdown(row.name)}**: {promise}")
     lines += [
         "",
         "## What is not",
@@ -56,10 +58,26 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
         "whoever holds the original vectors finds again.",
         "- Leakage is measured for the tokens attacked here. Terms that neither the concept nor the mask knew are "
         "protected only as far as they resemble those, and attacks not run here may do better.",
+        "- Epsilon is of one vector. Further vectors of the same person, and releases of the same record under another "
+        "key, policy or text, add theirs; what mask, mean and covariance in the policy tell of the records they were "
+        "estimated on is not in it.",
+        "- It speaks of distances of vectors, not of texts or people, and holds against whoever lacks the key.",
         "- That a record is in the data set at all is not hidden.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _may_have_seen(rows: Sequence[str]) -> list[str]:
+    """A warning about masks that were not learned with this audit's corpus and split; nothing where all were."""
+    if not rows:
+        return []
+    return [
+        f"**Masks of {', '.join(map(for_markdown, rows))}: as far as is known not learned with the input and `split` "
+        "of this audit. They may have been learned from the test records; what is read of records that a mask never "
+        "saw may differ.**",
+        "",
+    ]
 
 
 def _headline_with_dictionary(summary: Summary) -> list[str]:
@@ -94,6 +112,6 @@ def _utilities(utilities: dict[str, list[dict]]) -> list[str]:
             ],
         ),
         "",
-        *(f"- {name}, {task}: not measured, {why}" for (name, task), why in skipped.items()),
+        *(f"- {for_markdown(f'{name}, {task}: not measured, {why}')}" for (name, task), why in skipped.items()),
         *([""] if skipped else []),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobs.escaping import for_markdown
 from jobs.summary import ProtectionRow
 
 _COLUMNS = ("protection", "basis", "epsilon", "epsilon_euclidean", "rho", "leakage", "utility", "reidentification")
@@ -51,11 +52,11 @@ def cells(row: ProtectionRow, rows: Sequence[ProtectionRow]) -> list[str]:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as the lines of a Markdown page."""
+    """A table as the lines of a Markdown page; cells are shown as they are."""
     return [
-        "| " + " | ".join(header) + " |",
+        "| " + " | ".join(map(for_markdown, header)) + " |",
         "|" + "---|" * len(header),
-        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
+        *("| " + " | ".join(map(for_markdown, row)) + " |" for row in rows),
     ]
 
 

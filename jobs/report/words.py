@@ -46,13 +46,13 @@ def in_words(figures: ProtectionRow | Guarantee, policy: Policy) -> str:
         return "nothing; the vectors are published as they are."
     if policy.law.delta:
         words = (
-            f"for any two texts whose vectors are at most a {policy.law.metric} distance of 1 apart, whatever may be "
+            f"for any two vectors at most a {policy.law.metric} distance of 1 apart, whatever may be "
             f"published is at most exp({figures.epsilon:.4g}) times as probable under one as under the other, plus a "
-            f"probability of {policy.law.delta:g}. Texts farther apart have no such bound in proportion."
+            f"probability of {policy.law.delta:g}. Vectors farther apart have no such bound in proportion."
         )
     else:
         words = (
-            f"for any two texts whose vectors are a distance d apart in the {policy.law.metric} norm, no published "
+            f"for any two vectors a distance d apart in the {policy.law.metric} norm, no published "
             f"vector is more than exp({figures.epsilon:.4g} d) times likelier under one than under the other. Per unit "
             f"of Euclidean distance in the least protected direction that is exp({figures.epsilon_euclidean:.4g})."
         )

@@ -39,9 +39,10 @@ def read_json(url: str) -> dict | None:
         raise SparseError(f"{url} is damaged: it is not valid JSON.") from None
 
 
-def write_json(url: str, value: dict) -> None:
+def write_json(url: str, value: dict, *, private: bool = False) -> None:
     """Write a JSON file in one step: a reader sees the old file or the new one, never half."""
-    write_bytes(url, (json.dumps(_finite(value), indent=2, default=str, allow_nan=False) + "\n").encode())
+    content = json.dumps(_finite(value), indent=2, default=str, allow_nan=False) + "\n"
+    write_bytes(url, content.encode(), private=private)
 
 
 def _finite(value: Any) -> Any:
@@ -53,11 +54,11 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_bytes(url: str, content: bytes) -> None:
-    """Write a file in one step: rename after fsync where local, a put elsewhere."""
+def write_bytes(url: str, content: bytes, *, private: bool = False) -> None:
+    """Write a file in one step: rename after fsync where local, a put elsewhere; see `writing`."""
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
-        with _renamed_into_place(path) as file:
+        with _renamed_into_place(path, private=private) as file:
             file.write(content)
         return
     with explained(url, write=True):
@@ -65,14 +66,22 @@ def write_bytes(url: str, content: bytes) -> None:
 
 
 @contextmanager
-def writing(url: str) -> Iterator[BinaryIO]:
+def writing(url: str, *, private: bool = False) -> Iterator[BinaryIO]:
     """A binary file to fill, which appears at the URL when the block ends, and not at all if it raises.
 
     Locally that is a rename after fsync; on object storage one put, or one upload in parts where the file is large.
+
+    Parameters
+    ----------
+    url : str
+    private : bool
+        For texts and unprotected vectors: queries, caches of embeddings, and pages and summaries with examples of text.
+        Locally only the owner may read the file, from its first byte on and whatever the umask. All else, protected
+        vectors, policies, ledgers and figures, is open to whom the umask allows; on object storage the bucket decides.
     """
     fs, path = filesystem(url)
     if isinstance(fs, LocalFileSystem):
-        with _renamed_into_place(path) as file:
+        with _renamed_into_place(path, private=private) as file:
             yield _Explaining(file, url)
         return
     with explained(url, write=True):
@@ -110,7 +119,7 @@ class _Explaining:
 
 
 @contextmanager
-def _renamed_into_place(path: str) -> Iterator[BinaryIO]:
+def _renamed_into_place(path: str, *, private: bool) -> Iterator[BinaryIO]:
     make_local_directory(os.path.dirname(path))
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
     try:
@@ -118,7 +127,8 @@ def _renamed_into_place(path: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        if not private:
+            os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -218,8 +228,8 @@ def remove(url: str) -> None:
                 raise
 
 
-def make_local_directory(path: str | os.PathLike) -> None:
-    """Make a directory that can be written to.
+def make_local_directory(path: str | os.PathLike, *, private: bool = False) -> None:
+    """Make a directory that can be written to; a private one, if it is new, is for its owner only.
 
     Raises
     ------
@@ -227,7 +237,7 @@ def make_local_directory(path: str | os.PathLike) -> None:
         If a file is in the way, or the place may not be written to.
     """
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=0o700 if private else 0o777, exist_ok=True)
     except OSError as error:
         raise SparseError(f"{path} cannot be made a directory to write to ({error.strerror}).") from None
     if not os.access(path, os.W_OK | os.X_OK):

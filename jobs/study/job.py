@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from jobs import sources, storage
+from jobs.cluster import check_cluster
 from jobs.config import StudyConfig
 from jobs.embedding_cache import CachedEncoder
 from jobs.progress import console, steps
@@ -62,6 +63,7 @@ class Plan:
 def plan(config: StudyConfig) -> Plan:
     """Check inputs, concepts, tasks and output."""
     check_output("study", config)
+    check_cluster(config.workers)
     if config.search == "optuna" and importlib.util.find_spec("optuna") is None:
         raise SparseError("search: 'optuna' needs the extra 'study': pip install 'sparse-embeddings[study]'.")
     source = sources.plan(config.input, columns=utility_columns(config.utility))

@@ -21,7 +21,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from jobs import storage
-from jobs.cluster import cpu_cores
+from jobs.cluster import cluster_address, cpu_cores
 from jobs.config import Range, StudyConfig
 from jobs.study.results import read_records, record_url, unfinished
 from jobs.study.space import Parameters, Proposals, by_mask, by_policy, evened
@@ -131,7 +131,7 @@ class Runner:
     def _workers(self) -> int:
         """As many as configured, else one per CPU core."""
         workers = self.config.workers
-        return workers.actors or (int(ray.cluster_resources()["CPU"]) if workers.address else cpu_cores())
+        return workers.actors or (int(ray.cluster_resources()["CPU"]) if cluster_address(workers) else cpu_cores())
 
     def _recorded(self) -> dict[str, dict]:
         return read_records(self.shared.output)

@@ -38,6 +38,8 @@ class MaskInfo:
     seed : int
     metrics : dict of str to float
         What training reported: held-out accuracy, open directions, expected L0.
+    learned_from : str or None
+        Names the records it was learned from: a hash of a corpus and how it was split. None where that was not told.
     schema_version : int
     """
 
@@ -49,6 +51,7 @@ class MaskInfo:
     penalty: float
     seed: int
     metrics: dict[str, float]
+    learned_from: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 

@@ -59,6 +59,7 @@ def unite_masks(masks: Sequence[Mask], *, weights: Sequence[float] | None = None
     basis = complete_basis(columns[:, noised][:, ::-1], covariance)
     values = np.zeros(len(basis))
     values[: noised.sum()] = variances[noised][::-1] / variances[-1]
+    origins = {mask.info.learned_from for mask in masks}
     info = MaskInfo(
         concepts=tuple(dict.fromkeys(name for mask in masks for name in mask.info.concepts)),
         concept_fingerprint="+".join(mask.info.concept_fingerprint for mask in masks),
@@ -67,6 +68,7 @@ def unite_masks(masks: Sequence[Mask], *, weights: Sequence[float] | None = None
         basis="union",
         penalty=float(np.mean([mask.info.penalty for mask in masks])),
         seed=masks[0].info.seed,
+        learned_from=origins.pop() if len(origins) == 1 else None,
         metrics={},
     )
     return Mask(values, basis, np.mean([m.mean for m in masks], axis=0), basis.T @ covariance @ basis, info)

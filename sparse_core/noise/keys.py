@@ -1,8 +1,9 @@
 """The secret key behind the noise: reading, writing, checking, naming.
 
-Format. A key file holds one line, ``sparse-key-v1 <hex>``; a bare line of hex or base64 is read too,
-because that is what secret stores mount. The environment variable holds hex or base64. A value made of
-an even number of hexadecimal digits is read as hex.
+Format. A key is one line of 64 or more hexadecimal digits, as secret stores mount it; or ``sparse-key-v1 <hex>``, as
+`write_new_key` writes it; or ``base64:<base64>``. Base64 needs its prefix because most passphrases of letters are
+base64 of something. A key is drawn, not thought up: bytes that are all text, repeat themselves or are few are refused,
+and a passphrase that passes for random bytes remains a guessable key.
 
 Rotation. Noise is a function of the key, so re-keying gives every record fresh noise even when nothing
 else changed. Under the new key each record is therefore released once more, and whoever holds both
@@ -17,6 +18,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -28,6 +30,9 @@ KEY_BYTES = 32
 _FILE_HEADER = "sparse-key-v1"
 _DOMAIN = b"sparse.key.v1"
 _MIN_DISTINCT_BYTES = 10
+_FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
+_BASE64 = "base64:"
+_HEX = re.compile(r"[0-9a-fA-F]+")
 _MAX_FILE_BYTES = 65_536
 
 
@@ -48,8 +53,8 @@ class Key:
     Raises
     ------
     SparseError
-        If the secret is too short or visibly not random (fewer than 10 distinct byte values, which
-        32 random bytes have with probability below 1e-21).
+        If the secret is too short or visibly not random: fewer than 10 distinct byte values, a block of less than 32
+        bytes over and over, or nothing but printable ASCII. Of 32 random bytes, each has a probability below 1e-13.
     """
 
     __slots__ = ("_identifier", "_secret")
@@ -63,6 +68,12 @@ class Key:
             )
         if len(set(secret)) < _MIN_DISTINCT_BYTES:
             raise SparseError("The key repeats a few byte values and cannot be random. Make one with `sparse key new`.")
+        if any(secret[period:] == secret[:-period] for period in range(1, min(KEY_BYTES, len(secret) // 2 + 1))):
+            raise SparseError("The key repeats one block and cannot be random. Make one with `sparse key new`.")
+        if all(_FIRST_PRINTABLE <= byte <= _LAST_PRINTABLE for byte in secret):
+            raise SparseError(
+                "The key is text, such as a passphrase, and can be guessed. Make one with `sparse key new`."
+            )
         self._secret = secret
         self._identifier = self.hasher(b"identifier").hexdigest(8)
 
@@ -114,7 +125,7 @@ class Key:
 
     @classmethod
     def from_environment(cls, variable: str = KEY_ENVIRONMENT_VARIABLE) -> "Key":
-        """Read a key from an environment variable that holds hex or base64.
+        """Read a key from an environment variable that holds it in one of the forms of a key file.
 
         Raises
         ------
@@ -125,7 +136,7 @@ class Key:
         if not text.strip():
             raise SparseError(
                 f"The environment variable {variable} holds no key. Set it to 64 or more hexadecimal "
-                "digits (or base64), or name a key file; `sparse key new` writes one."
+                "digits, or name a key file; `sparse key new` writes one."
             )
         return cls(_decoded(text, where=f"The environment variable {variable}"))
 
@@ -193,7 +204,7 @@ def _read_private(path: Path) -> str:
                     f"may use it. Run `chmod 600 {path}` (in Kubernetes, mount the secret with "
                     "defaultMode 0400); if others may have read it, make a new key."
                 )
-            return file.read(_MAX_FILE_BYTES).decode("ascii", errors="replace")
+            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
     except FileNotFoundError:
         raise SparseError(f"There is no key file {path}. Make one with `sparse key new {path}`.") from None
     except OSError as error:
@@ -201,14 +212,27 @@ def _read_private(path: Path) -> str:
 
 
 def _decoded(text: str, *, where: str) -> bytes:
-    payload = text.strip().removeprefix(_FILE_HEADER).strip()
-    for decode in (bytes.fromhex, lambda value: base64.b64decode(value, validate=True)):
+    # Editors on Windows begin a text with a byte-order mark.
+    lines = text.removeprefix("\ufeff").split()
+    header = lines[:1] == [_FILE_HEADER]
+    payload = lines[header] if len(lines) == 1 + header else None
+    del text, lines
+    if payload is None:
+        raise SparseError(f"{where} does not hold one key on one line. Leave one key in it, and nothing else.")
+    if _HEX.fullmatch(payload):
+        # Sixty-four random digits are all decimal with probability 1e-13.
+        if payload.isdecimal():
+            raise SparseError(f"{where} holds decimal digits only and can be guessed; make one with `sparse key new`.")
+        if len(payload) % 2:
+            raise SparseError(f"{where} has an odd number of hexadecimal digits: one was lost or is too many.")
+        return bytes.fromhex(payload)
+    if payload.startswith(_BASE64) and not header:
         try:
-            return decode(payload)
-        except (ValueError, binascii.Error):
-            continue
-    del text, payload
+            return base64.b64decode(payload.removeprefix(_BASE64), validate=True)
+        except binascii.Error:
+            pass
+    del payload
     raise SparseError(
-        f"{where} is neither hex nor base64. Write a new key with `sparse key new`, or set 64 or more "
-        "hexadecimal digits."
+        f"{where} is neither 64 or more hexadecimal digits nor base64 after {_BASE64}, and a passphrase is no key. "
+        f"Make one with `sparse key new`; put {_BASE64} before base64 that was drawn at random."
     )

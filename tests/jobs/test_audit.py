@@ -14,11 +14,13 @@ from jobs import audit, train_mask
 from jobs.baselines import dropped, rotation
 from jobs.compared import Protected
 from jobs.config import AuditConfig, Compared, SplitConfig, TextAttackConfig, TrainMaskConfig, load_config
+from jobs.escaping import for_markdown
 from jobs.measuring import Material, simulated_draws
 from jobs.report import few_records
 from jobs.similar_tokens import choose_groups
 from jobs.stages import RememberingEncoder, divide
 from jobs.stored_vectors import turned_back
+from jobs.tracking import Run
 from sparse_core.attacks import build_attack
 from sparse_core.concepts import Concept, concept_tokens, find_spans
 from sparse_core.errors import SparseError
@@ -545,8 +547,12 @@ def written(folder, settings, stored, embeddings, remembering):
         draws=1,
         similar_tokens=False,
     )
-    audit.run(config, encoder=remembering)
-    return json.loads((folder / "written/summary.json").read_text()), (folder / "written/report.md").read_text()
+    recorded = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "log_text", lambda self, text, name: recorded.append(text))
+        audit.run(config, encoder=remembering)
+    page = (folder / "written/report.md").read_text()
+    return json.loads((folder / "written/summary.json").read_text()), page, recorded
 
 
 def test_an_attack_that_writes_is_judged_like_any_other_and_scored_as_text(written):
@@ -569,6 +575,33 @@ def test_examples_show_texts_with_the_terms_of_the_concept_masked(written, corpu
     texts = " ".join(corpus["text"].to_pylist())
     pieces = [max(one["original"].split("▇▇▇"), key=len).strip() for one in examples]
     assert np.mean([piece in texts for piece in pieces]) > 0.9
+
+
+def test_examples_reach_neither_mlflow_nor_other_users(written, audited, folder):
+    summary, page, (recorded,) = written
+    original = for_markdown(summary["reconstruction"]["laplace"]["inversion"]["examples"][0]["original"])
+    assert original in page and original not in recorded
+    assert recorded.startswith("# Audit") and "## Written texts" in recorded
+    for name in ("summary.json", "report.md"):
+        assert (folder / "written" / name).stat().st_mode & 0o777 == 0o600
+        assert (audited / name).stat().st_mode & 0o777 != 0o600
+
+
+def test_a_mask_that_may_have_seen_the_test_records_is_told(summary, audited, folder, settings, mask, remembering):
+    assert summary["masks_learned_elsewhere"] == []
+    config = AuditConfig(
+        **settings,
+        output=str(folder / "other split"),
+        compare=[{"name": "<b>masked</b>", "mask": mask, "protection": {"mechanism": "mahalanobis", "rho": 2}}],
+        attacks=("ridge",),
+        split={"seed": 1},
+        similar_tokens=False,
+    )
+    assert audit.run(config, encoder=remembering).details["masks_learned_elsewhere"] == ["<b>masked</b>"]
+    told = "**Masks of " + for_markdown("<b>masked</b>") + ": as far as is known not learned with the input"
+    page = (folder / "other split" / "report.md").read_text()
+    assert told in page and "<b>" not in page
+    assert "Masks of" not in (audited / "report.md").read_text()
 
 
 def test_texts_are_shown_only_if_asked_for():

@@ -183,7 +183,9 @@ def test_a_cluster_that_loses_a_node_finishes_the_job(corpus, undisturbed, monke
         workers = [cluster.add_node(**node) for _ in range(2)]
         cluster.wait_for_nodes()
         output = corpus / "node-lost"
-        command = configured(corpus, output.name, workers={"actors": 4, "address": cluster.address})
+        command = configured(
+            corpus, output.name, workers={"actors": 4, "address": cluster.address, "allow_unauthenticated": True}
+        )
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
             while _units(output) < 2:
                 assert job.poll() is None

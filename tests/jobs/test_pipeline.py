@@ -232,6 +232,7 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "reconstruction",
         "token_groups",
         "utilities",
+        "masks_learned_elsewhere",
         "registered_masks",
     }
     assert [set(row) for row in summary["protections"]] == [PROTECTION] * 3
@@ -609,3 +610,4 @@ def test_the_quickstart_ends_with_a_table_and_the_places(clinical, tmp_path, cap
     assert [row["name"] for row in summary["protections"]] == [row["name"] for row in settings["compare"]]
     assert all(f"\n{row['name']} " in printed for row in summary["protections"])
     assert summary["counts"]["rows_in"] == summary["counts"]["rows_out"] == 900
+    assert summary["masks_learned_elsewhere"] == []

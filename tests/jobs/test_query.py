@@ -1,6 +1,7 @@
 """``sparse query``: trusted queries find among protected records what they would find among the originals."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +40,25 @@ def ask(small, output, tmp_path):
         return main(["query", "--config", str(tmp_path / "query.yaml"), *overrides])
 
     return run
+
+
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_queries_are_for_their_owner_from_the_first_byte_whatever_the_umask(small, ask, tmp_path, monkeypatch, umask):
+    modes, write_table = [], pq.ParquetWriter.write_table
+
+    def watched(self, table, **options):
+        write_table(self, table, **options)
+        modes.extend(path.stat().st_mode & 0o777 for path in (tmp_path / "out").glob(".*"))
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", watched)
+    before = os.umask(umask)
+    try:
+        assert ask(asked(small)) == 0
+    finally:
+        os.umask(before)
+    assert set(modes) == {0o600}
+    assert (tmp_path / "out" / "queries.parquet").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "out" / "summary.json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def asked(small, step=40) -> pa.Table:

@@ -305,3 +305,26 @@ def test_the_example_of_a_warehouse_runs_on_a_server_of_ones_own(s3, s3_server, 
     refused = pytest.raises(SparseError, match=r"process \d+ on .* is writing to s3://")
     with lease.held(f"{s3}/out"), refused, lease.held(f"{s3}/out"):
         pass
+
+
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_private_files_and_folders_are_for_their_owner_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        storage.make_local_directory(tmp_path / "kept", private=True)
+        storage.write_bytes(str(tmp_path / "kept" / "vectors"), b"x", private=True)
+        storage.write_json(str(tmp_path / "texts.json"), {}, private=True)
+        storage.write_json(str(tmp_path / "figures.json"), {})
+        with storage.writing(str(tmp_path / "written"), private=True) as file:
+            file.write(b"x")
+            assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(".*")} == {0o600}
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (*tmp_path.iterdir(), tmp_path / "kept" / "vectors")}
+    assert modes == {
+        "kept": 0o700,
+        "vectors": 0o600,
+        "texts.json": 0o600,
+        "written": 0o600,
+        "figures.json": 0o666 & ~umask,
+    }

@@ -38,8 +38,8 @@ def test_the_json_file_says_where_the_mask_is_from(saved):
     assert told["concepts"] == ["planted"]
     assert told["encoder"]["model"] == "made-up"
     assert set(told) == {
-        "basis", "concept_fingerprint", "concepts", "encoder", "metrics", "penalty", "salt", "schema_version", "seed",
-        "sha256",
+        "basis", "concept_fingerprint", "concepts", "encoder", "learned_from", "metrics", "penalty", "salt",
+        "schema_version", "seed", "sha256",
     }  # fmt: skip
 
 

@@ -1,3 +1,4 @@
+import base64
 import copy
 import os
 import pickle
@@ -69,13 +70,51 @@ def test_a_directory_is_not_a_key_file(tmp_path):
         f"sparse-key-v1 {SECRET.hex()}\n",
         SECRET.hex(),
         SECRET.hex().upper() + "\n",
-        "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n",
+        f"\r\n{SECRET.hex()}\r\n",
+        f"\ufeffsparse-key-v1 {SECRET.hex()}\r\n",
+        "base64:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n",
     ],
 )
-def test_a_key_is_read_from_the_file_format_bare_hex_or_base64(tmp_path, monkeypatch, text):
+def test_a_key_is_read_from_the_file_format_bare_hex_or_prefixed_base64(tmp_path, monkeypatch, text):
     assert Key.from_file(write_key_file(tmp_path / "sparse.key", text)) == Key(SECRET)
     monkeypatch.setenv(KEY_ENVIRONMENT_VARIABLE, text)
     assert Key.from_environment() == Key(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("correcthorsebatterystaplecorrecthorsebattery", "passphrase"),
+        ("base64:" + base64.b64encode(b"correct horse battery staple, twice").decode(), "is text"),
+        (b"correct horse battery staple, twice".hex(), "is text"),
+        ("31415926535897932384626433832795028841971693993751058209749445923078", "decimal digits"),
+        ("deadbeef" * 8, "few byte values"),
+        (bytes(range(16)).hex() * 2, "repeats one block"),
+        (bytes(range(20)).hex() * 2, "repeats one block"),
+        (SECRET.hex()[:-1], "odd number"),
+        (SECRET.hex()[:60], "30 bytes"),
+        (f"{SECRET.hex()}\n{SECRET.hex()}", "one key on one line"),
+        (f"{SECRET.hex()}\n# made in May", "one key on one line"),
+        (f"{SECRET.hex()[:32]} {SECRET.hex()[32:]}", "one key on one line"),
+        (f"sparse-key-v1 base64:{base64.b64encode(SECRET).decode()}", "neither"),
+        (f"sparse-key-v2 {SECRET.hex()}", "one key on one line"),
+        ("sparse-key-v1", "one key on one line"),
+        ("base64:" + base64.b64encode(SECRET).decode()[:-3] + "!", "neither"),
+    ],
+)
+def test_what_was_not_drawn_at_random_or_is_no_single_key_is_refused(tmp_path, monkeypatch, text, reason):
+    path = write_key_file(tmp_path / "sparse.key", text)
+    monkeypatch.setenv(KEY_ENVIRONMENT_VARIABLE, text)
+    for read in (lambda: Key.from_file(path), Key.from_environment):
+        with pytest.raises(SparseError, match=reason) as caught:
+            read()
+        shown = "".join(traceback.format_exception(caught.value))
+        assert not any(word in shown for word in text.split() if len(word) > len("sparse-key-v1"))
+
+
+def test_a_key_drawn_at_random_is_never_refused():
+    for _ in range(2_000):
+        Key.ephemeral()
 
 
 def test_an_unset_environment_variable_is_named(monkeypatch):
