@@ -41,7 +41,7 @@ _FOLDS = 5
 _LEAST_VARIANCE = 1e-5  # of the mean variance: float64 resolves no smaller eigenvalue of a shrunk covariance
 _ROUNDING = 1e-12
 _SAME = 0.05
-_THRESHOLDS = 100
+_THRESHOLDS = 20
 
 
 @dataclass(frozen=True)
@@ -406,7 +406,7 @@ def epsilon_lower_bound(inside: np.ndarray, outside: np.ndarray, *, delta: float
 
     (epsilon, delta) differential privacy promises TPR <= exp(epsilon) FPR + delta at every threshold (Wasserman &
     Zhou, JASA 2010; Kairouz, Oh & Viswanath, ICML 2015). Rates are taken at the unfavourable ends of their exact
-    intervals (Clopper & Pearson, 1934), for all of 100 thresholds at once by Bonferroni's inequality.
+    intervals (Clopper & Pearson, 1934), for all of 20 thresholds at once by Bonferroni's inequality.
 
     Parameters
     ----------
