@@ -23,6 +23,28 @@ def few_records(n_records: int) -> str | None:
     )
 
 
+def policy_alone(row: ProtectionRow) -> str | None:
+    """What a row's policy tells of the records behind its statistics, without any vector; None for nothing."""
+    if row.statistics in (None, "public") or row.policy_membership is None:
+        return None
+    words = (
+        f"{row.name}: mean and covariance in its policy, without any vector, tell the records they were made of "
+        f"({row.statistics} statistics) from others with an area under the curve of {row.policy_membership:.2f}"
+    )
+    if row.policy_membership_informed is not None:
+        words += f", and {row.policy_membership_informed:.2f} for whoever knows all but one of them"
+    if row.policy_values is not None:
+        words += (
+            f". Of values in known sentences they read {row.policy_values:.0%} ({row.policy_values_floor:.0%} in "
+            "records that were not among them)"
+        )
+        if row.policy_values_informed is not None:
+            words += f", or {row.policy_values_informed:.0%}"
+        if row.leakage is not None and max(row.policy_values, row.policy_values_informed or 0) > row.leakage:
+            words += f". That is more than any attack read from the vectors of other records ({row.leakage:.0%})"
+    return words + "."
+
+
 def no_claim(compared: Compared) -> str:
     """What a row without a policy guarantees, as the end of a sentence."""
     if compared.baseline is None:

@@ -443,8 +443,9 @@ def likelihood_ratio(
     others : float array, shape (n_others, n)
     record, instead : float array, shape (n,)
     """
-    sums = others.sum(axis=0, dtype=np.float64), others.T.astype(np.float64) @ others
-    return float(np.diff(_informed(statistics, *sums, np.stack([instead, record]).astype(np.float64)))[0])
+    others = others.astype(np.float64)
+    tried = np.stack([instead, record]).astype(np.float64)
+    return float(np.diff(_informed(statistics, others.sum(axis=0), others.T @ others, tried))[0])
 
 
 def geometry_confirmation(values: np.ndarray, basis: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -595,19 +596,17 @@ def _informed_pairs(
     statistics: PublishedStatistics, members: np.ndarray, outsiders: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores of the claim that a record is among them: of members, and of outsiders in a member's place."""
-    total, squares = members.sum(axis=0), members.T @ members
-    pairs = [(member, outsiders[row % len(outsiders)]) for row, member in enumerate(members)]
-    ratios = [
-        np.diff(_informed(statistics, total - member, squares - np.outer(member, member), np.stack([other, member])))
-        for member, other in pairs
-    ]
-    inside = np.concatenate(ratios)
+    instead = outsiders[np.arange(len(members)) % len(outsiders)]
+    pairs = np.stack([members, instead], axis=1)
+    likely = _informed_candidates(statistics, members, pairs, np.zeros(len(members), int))
+    inside = likely[:, 0] - likely[:, 1]
     return inside, -inside
 
 
 def _informed_candidates(
     statistics: PublishedStatistics, members: np.ndarray, candidates: np.ndarray, truth: np.ndarray
 ) -> np.ndarray:
+    """Log-likelihood of each candidate where everything but one member is known, member by member."""
     total, squares = members.sum(axis=0), members.T @ members
     own = candidates[np.arange(len(truth)), truth]
     return np.stack(

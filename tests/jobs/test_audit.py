@@ -406,6 +406,53 @@ def test_an_attacker_simulates_draws_only_of_what_it_knows_the_law_of(mask, job_
     assert simulated_draws(replace(stated, policy=None), material, 3) == []
 
 
+# The policy alone
+
+
+def strongest(results, figure, adversary):
+    return max(one[figure]["value"] for one in results if one["adversary"] == adversary and one["verdict"] == "ok")
+
+
+def test_exact_statistics_give_their_records_to_whoever_has_the_policy_alone(told):
+    rows = {row["name"]: row for row in told[0]["protections"]}
+    assert set(told[0]["policy_alone"]) == {"mask", "strong"}
+    for name in ("mask", "strong"):
+        row, found = rows[name], told[0]["policy_alone"][name]
+        assert row["statistics"] == found["kind"] == "unprotected"
+        assert row["policy_membership_informed"] == row["policy_values_informed"] == 1
+        assert row["policy_membership_low"] > 0.6
+        assert row["policy_membership"] == strongest(found["membership"], "auc", "population")
+        assert row["policy_values"] == strongest(found["values"], "top1", "population")
+        assert row["policy_values"] > 1.5 * row["policy_values_floor"]
+        assert all(abs(one["floor"]["value"] - 0.5) < 0.08 for one in found["membership"])
+    assert rows["unprotected"]["statistics"] is None
+
+
+def test_the_table_is_not_read_without_what_the_policy_alone_gives(told):
+    head, _, rest = told[1].partition("## Attacks")
+    assert "**strong: mean and covariance in its policy, without any vector, tell the records" in head
+    assert "more than any attack read from the vectors" in head
+    assert "## The policy alone" in rest
+
+
+def test_statistics_of_other_records_are_not_attacked_and_the_report_says_why(
+    folder, settings, mask, tmp_path, remembering
+):
+    config = AuditConfig(
+        **settings | {"split": {"seed": 1}},
+        output=str(tmp_path / "out"),
+        compare=[{"name": "strong", "protection": {"mechanism": "laplace", "rho": 8}, "mask": mask}],
+        attacks=("ridge",),
+        similar_tokens=False,
+    )
+    summary = audit.run(config, encoder=remembering)
+    found = summary.details["policy_alone"]["strong"]
+    assert found["membership"] == found["values"] == ()
+    assert "not made of the records that `split` gives the mask" in found["why_not"]
+    assert summary.protections[0].policy_membership is None
+    assert "its statistics were not attacked: they were not made of" in (tmp_path / "out/report.md").read_text()
+
+
 # Attackers who are told more, and unprotected vectors that are given
 
 
