@@ -173,11 +173,22 @@ def _named(mask: Mask) -> str:
 
 
 def _kind(mask: Mask) -> str:
-    return "unprotected"
+    """A mask that does not say what its statistics are of has exact ones of private records."""
+    statistics = getattr(mask.info, "statistics", None)
+    return "unprotected" if statistics is None else statistics.kind
 
 
 def _published(mask: Mask, members: int) -> PublishedStatistics:
-    return PublishedStatistics.of_mask(mask, records=members)
+    """What attackers see; of public statistics as if they were of the split's records, which they are not."""
+    if _kind(mask) != "private":
+        return PublishedStatistics.of_mask(mask, records=members)
+    stated = mask.info.statistics
+    return PublishedStatistics.of_mask(
+        mask,
+        records=stated.records,
+        mean_noise=stated.mean_noise,
+        second_moment_noise=stated.second_moment_noise,
+    )
 
 
 def _why_not(published: PublishedStatistics, vectors: np.ndarray) -> str:

@@ -435,6 +435,30 @@ def test_the_table_is_not_read_without_what_the_policy_alone_gives(told):
     assert "## The policy alone" in rest
 
 
+def test_public_statistics_are_shown_to_tell_nothing(
+    folder, settings, mask, embeddings, corpus, tmp_path, remembering, monkeypatch
+):
+    monkeypatch.setattr("jobs.audit.policy_alone._kind", lambda mask: "public")
+    loaded, public = Mask.load(mask), embeddings[divide(corpus["text"].to_pylist(), SplitConfig()).attack].astype(float)
+    covariance = loaded.basis.T @ np.cov(public.T) @ loaded.basis
+    replace(loaded, mean=public.mean(axis=0), covariance=covariance).save(tmp_path / "public")
+    config = AuditConfig(
+        **settings,
+        output=str(tmp_path / "out"),
+        compare=[
+            {"name": "row", "protection": {"mechanism": "laplace", "rho": 8}, "mask": str(tmp_path / "public")},
+        ],
+        attacks=("ridge",),
+        similar_tokens=False,
+    )
+    row = audit.run(config, encoder=remembering).protections[0]
+    assert row.statistics == "public"
+    assert abs(row.policy_membership - 0.5) < 0.08
+    assert row.policy_membership_informed is row.policy_values is None
+    report = (tmp_path / "out/report.md").read_text()
+    assert "| row | public |" in report and "without any vector, tell" not in report.partition("## Attacks")[0]
+
+
 def test_statistics_of_other_records_are_not_attacked_and_the_report_says_why(
     folder, settings, mask, tmp_path, remembering
 ):
