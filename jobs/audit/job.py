@@ -193,7 +193,7 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
         summary.write(config.output)
         tracking.log_text(report, "report.md")
     console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
-    for warning in (few_records(summary.details["concept_test_records"]), *map(policy_alone, summary.protections)):
+    for warning in (few_records(summary.details["concept_test_records"]), *policy_alone(summary.protections)):
         if warning:
             console.print(warning, highlight=False, soft_wrap=True)
     console.print(f"Report: {config.output}/report.md", highlight=False, soft_wrap=True)

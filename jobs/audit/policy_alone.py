@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -28,6 +27,7 @@ from sparse_core.errors import SparseError
 from sparse_core.masks import Mask
 
 _ALONE = 11
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -156,20 +156,28 @@ def attack_policies(
         )
         return replace(told, values=values)
 
+    found_of: dict[str, PolicyAlone] = {}
+    attacked: list[tuple[Mask, PolicyAlone]] = []
     masks = {row.name: row.policy.mask for row in protected if row.policy is not None and row.policy.mask is not None}
-    names = {name: _named(mask) for name, mask in masks.items()}
-    results: dict[str, PolicyAlone] = {}
     with steps("Attacking policies without vectors") as advance:
         for name, mask in masks.items():
-            if names[name] not in results:
-                results[names[name]] = attack_mask(mask)
-                advance(len(results), len(set(names.values())))
-    return {name: results[names[name]] for name in masks}
+            known = next((result for other, result in attacked if _same_statistics(mask, other)), None)
+            if known is None:
+                known = attack_mask(mask)
+                attacked.append((mask, known))
+            found_of[name] = known
+            advance(len(found_of), len(masks))
+    return found_of
 
 
-def _named(mask: Mask) -> str:
-    published = PublishedStatistics.of_mask(mask, records=1)
-    return hashlib.sha256(published.mean.tobytes() + published.covariance.tobytes()).hexdigest()
+def _same_statistics(mask: Mask, other: Mask) -> bool:
+    """Whether two masks, whatever their bases, are of the same mean and covariance."""
+    one, two = (PublishedStatistics.of_mask(each, records=1) for each in (mask, other))
+    return (
+        _kind(mask) == _kind(other)
+        and np.allclose(one.mean, two.mean, rtol=0, atol=_ROUNDING)
+        and np.allclose(one.covariance, two.covariance, rtol=0, atol=_ROUNDING)
+    )
 
 
 def _kind(mask: Mask) -> str:

@@ -131,9 +131,8 @@ def _limits(findings: Findings) -> Iterator[str]:
         "Attacks not run here: leakage is what these attacks recovered, with what they knew. A better attack may "
         "recover more; only the guarantee holds against all."
     )
-    for row in results.protections:
-        if told := policy_alone(row):
-            yield f"The policy alone: {told}"
+    for told in policy_alone(results.protections):
+        yield f"The policy alone: {told}"
     if results.tokens_coverage is not None:
         yield (
             f"Rare terms: attackers tried to recover {plural(results.tokens_attacked or 0, 'token')}, which are "

@@ -39,7 +39,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
             [[row.name, *cells(row, summary.protections)] for row in summary.protections],
         ),
         "",
-        *(line for row in summary.protections if (told := policy_alone(row)) for line in (f"**{told}**", "")),
+        *(line for told in policy_alone(summary.protections) for line in (f"**{told}**", "")),
         *attack_sections(details["concepts"], concept),
         *told_sections(details),
         *token_group_section(details["token_groups"]),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jobs.config import Compared
 from jobs.summary import ProtectionRow
 from sparse_core.mechanisms import Guarantee
 from sparse_core.policy import Policy
+
+if TYPE_CHECKING:
+    from jobs.html_report.shapes import Row
 
 ENOUGH_RECORDS = 200
 
@@ -23,12 +28,18 @@ def few_records(n_records: int) -> str | None:
     )
 
 
-def policy_alone(row: ProtectionRow) -> str | None:
-    """What a row's policy tells of the records behind its statistics, without any vector; None for nothing."""
-    if row.statistics in (None, "public") or row.policy_membership is None:
-        return None
+def policy_alone(rows: Sequence[ProtectionRow | Row]) -> list[str]:
+    """What policies tell of the records behind their statistics, without any vector; rows that tell the same in one."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if row.statistics not in (None, "public") and row.policy_membership is not None:
+            told.setdefault(_told_alone(row), []).append(row.name)
+    return [f"{', '.join(names)}: {words}" for words, names in told.items()]
+
+
+def _told_alone(row: ProtectionRow | Row) -> str:
     words = (
-        f"{row.name}: mean and covariance in its policy, without any vector, tell the records they were made of "
+        "mean and covariance in the policy, without any vector, tell the records they were made of "
         f"({row.statistics} statistics) from others with an area under the curve of {row.policy_membership:.2f}"
     )
     if row.policy_membership_informed is not None:

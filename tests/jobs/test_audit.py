@@ -430,7 +430,7 @@ def test_exact_statistics_give_their_records_to_whoever_has_the_policy_alone(tol
 
 def test_the_table_is_not_read_without_what_the_policy_alone_gives(told):
     head, _, rest = told[1].partition("## Attacks")
-    assert "**strong: mean and covariance in its policy, without any vector, tell the records" in head
+    assert "**strong: mean and covariance in the policy, without any vector, tell the records" in head
     assert "more than any attack read from the vectors" in head
     assert "## The policy alone" in rest
 

@@ -415,7 +415,7 @@ def test_what_the_policy_alone_gives_is_shown_and_told_among_the_limits(summary,
     assert [name, found["kind"], "informed", one["score"], one["verdict"], interval(**one["auc"])] in [
         row[:6] for row in table
     ]
-    assert f"<li>The policy alone: {name}: mean and covariance in its policy, without any vector" in html
+    assert "mean and covariance in the policy, without any vector" in html.partition("<li>The policy alone: ")[2]
 
 
 def test_a_page_of_an_older_audit_says_that_no_policy_was_attacked_alone(summary, tmp_path):

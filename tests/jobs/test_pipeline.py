@@ -238,6 +238,7 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "dictionary",
         "dictionary_share",
         "averaging",
+        "policy_alone",
         "reconstruction",
         "token_groups",
         "utilities",
