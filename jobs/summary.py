@@ -44,6 +44,19 @@ class ProtectionRow:
         The strongest attack on unprotected vectors, and with shuffled training texts.
     leakage_normalized : float or None
         (leakage - floor) / (unprotected - floor).
+    statistics : str or None
+        ``public``, ``private`` or ``unprotected``: of which records mean, covariance and mask in ``policy/`` tell; None
+        where there are none or nobody asked.
+    policy_membership, policy_membership_low, policy_membership_high : float or None
+        How well the policy alone tells the records of its statistics from others (area under the curve; guessing
+        gets .5), to whoever knows other records of the population, with its 95% interval; None where that was not
+        measured.
+    policy_membership_informed : float or None
+        The same to whoever knows all the other records of the statistics.
+    policy_values, policy_values_low, policy_values_high, policy_values_informed : float or None
+        Share of values in known sentences of those records that the two read from the policy alone.
+    policy_values_floor : float or None
+        The same of records that are not in the statistics.
     """
 
     name: str
@@ -67,6 +80,16 @@ class ProtectionRow:
     leakage_unprotected: float | None
     leakage_floor: float | None
     leakage_normalized: float | None
+    statistics: str | None = None
+    policy_membership: float | None = None
+    policy_membership_low: float | None = None
+    policy_membership_high: float | None = None
+    policy_membership_informed: float | None = None
+    policy_values: float | None = None
+    policy_values_low: float | None = None
+    policy_values_high: float | None = None
+    policy_values_informed: float | None = None
+    policy_values_floor: float | None = None
 
 
 @dataclass

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jobs import registry, sources, storage
+from jobs.audit.policy_alone import attack_policies
 from jobs.audit.records import find, hidden_spans, material_of, refuse_few, refuse_other_vectors
 from jobs.audit.results import attack, details_of, row_of
 from jobs.cluster import one_thread_each
@@ -14,8 +15,15 @@ from jobs.compared import check_vectors, pinned, planned_vectors, protect_all
 from jobs.config import AuditConfig, Compared
 from jobs.measuring import reidentify, side_by_side
 from jobs.progress import console, steps
-from jobs.report import few_records, in_words, no_claim, render_report, render_table
-from jobs.stages import RememberingEncoder, check_output, divide, named_split, refuse_missing_entity_model
+from jobs.report import few_records, in_words, no_claim, policy_alone, render_report, render_table
+from jobs.stages import (
+    RememberingEncoder,
+    check_output,
+    divide,
+    named_split,
+    refuse_missing_entity_model,
+    usable_vectors,
+)
 from jobs.stored_vectors import check_dimension, planned_source, read_unprotected, read_vectors
 from jobs.summary import Summary
 from jobs.tracking import tracked
@@ -127,6 +135,7 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             else:
                 vectors = given.vectors
                 refuse_other_vectors(config, corpus, given.present, vectors, encoder)
+            encoded = np.ones(len(vectors), bool) if given is None else given.present
             utilities = encode_queries(utilities, encoder, dimension=vectors.shape[1])
         summary.rows_in = len(corpus.texts) + sum(corpus.quarantined.values())
         summary.quarantined = dict(corpus.quarantined)
@@ -139,6 +148,19 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
         material = material_of(config, corpus, found, roles, vectors, rows)
         summary.rows_out = len(rows)
         results = attack(config, protected, material, found, rows, encoder, summary)
+        with summary.timed("policy_alone"), one_thread_each():
+            alone = attack_policies(
+                config,
+                protected,
+                corpus,
+                found,
+                roles,
+                vectors,
+                usable=usable_vectors(vectors) & encoded,
+                rows=rows,
+                closed=results.closed,
+                encoder=encoder,
+            )
         with summary.timed("reidentification"):
             linked = side_by_side(
                 lambda row: reidentify(row, material, seed=config.seed), protected, "Re-identifying records"
@@ -154,12 +176,16 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
             }
         linked = {row.name: link for row, link in zip(protected, linked, strict=True)}
         summary.protections = [
-            row_of(config, row, material, results, linked=linked[row.name], utilities=measured[row.name])
+            replace(
+                row_of(config, row, material, results, linked=linked[row.name], utilities=measured[row.name]),
+                **(alone[row.name].figures() if row.name in alone else {}),
+            )
             for row in protected
         ]
         summary.details = details_of(
             config, planned.concepts, found, material, results, linked=linked, utilities=measured
         ) | {
+            "policy_alone": {name: of_row.as_record() for name, of_row in alone.items()},
             "fingerprints": {"data": planned.source.fingerprint},
             "masks_learned_elsewhere": [
                 row.name
@@ -182,7 +208,8 @@ def run(config: AuditConfig, *, encoder: RememberingEncoder | None = None, verbo
         summary.write(config.output)
         tracking.log_text(render_report(summary.without_texts(), name, promises), "report.md")
     console.print(render_table(summary.protections), highlight=False, soft_wrap=True)
-    if warning := few_records(summary.details["concept_test_records"]):
-        console.print(warning, highlight=False, soft_wrap=True)
+    for warning in (few_records(summary.details["concept_test_records"]), *policy_alone(summary.protections)):
+        if warning:
+            console.print(warning, highlight=False, soft_wrap=True)
     console.print(f"Report: {config.output}/report.md", highlight=False, soft_wrap=True)
     return summary

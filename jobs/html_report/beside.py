@@ -50,6 +50,55 @@ def words_beside(findings: Findings) -> Section | Absent:
     )
 
 
+def policy_alone(findings: Findings) -> Section | Absent:
+    """What mean and covariance in a policy tell without any vector."""
+    title, found = "The policy alone", findings.results.policy_alone
+    if not found:
+        return Absent(title, "no policy with statistics was attacked without its vectors.")
+    tables = []
+    if any(told.membership for told in found.values()):
+        rows = [
+            (name, told.kind, one.adversary, one.score, one.verdict, spread(one.auc), spread(one.true_positive_rate),
+             spread(one.control))
+            for name, told in found.items() for one in told.membership
+        ]  # fmt: skip
+        columns = (
+            "name",
+            "statistics",
+            "adversary",
+            "score",
+            "verdict",
+            "AUC",
+            "true positives at 1% false",
+            "control",
+        )
+        caption = "Telling records of the statistics from others; guessing gets an AUC of 0.5"
+        tables.append((caption, cut(columns, rows, most=_MOST_ROWS, rest="summary.json")))
+    if any(told.values for told in found.values()):
+        rows = [
+            (name, one.adversary, one.score, one.verdict, spread(one.top1), spread(one.outside), spread(one.control))
+            for name, told in found.items() for one in told.values
+        ]  # fmt: skip
+        columns = ("name", "adversary", "score", "verdict", "values read", "in other records", "control")
+        caption = "Reading the value in a known sentence of a record of the statistics"
+        tables.append((caption, cut(columns, rows, most=_MOST_ROWS, rest="summary.json")))
+    return Section(
+        title,
+        (
+            "Mean and covariance in a policy are public, and tell of the records they were estimated on to whoever has "
+            "no vector at all. `informed` knows all of these records but one, `population` other records of the same "
+            "kind. `control` is the same for exact statistics of a few of the records. Public statistics hold no "
+            "private record.",
+        ),
+        points=tuple(
+            f"{name}, {told.kind} statistics: not attacked: {told.why_not}."
+            for name, told in found.items()
+            if told.why_not
+        ),
+        tables=tuple(tables),
+    )
+
+
 def other_risks(findings: Findings) -> Section | Absent:
     """Re-identification, the dictionary attack and averaging, in tables."""
     title, results, tables = "Other risks", findings.results, []

@@ -9,6 +9,7 @@ from jobs.html_report.content import Absent, Section, cut, number, plural, sprea
 from jobs.html_report.points import noteworthy
 from jobs.html_report.reading import Findings
 from jobs.html_report.shapes import Row
+from jobs.report import policy_alone
 
 _MOST_ROWS = 40
 _E = "about 2.7"
@@ -136,6 +137,8 @@ def _limits(findings: Findings) -> Iterator[str]:
         "Attacks not run here: leakage is what these attacks recovered, with what they knew. A better attack may "
         "recover more; only the guarantee holds against all."
     )
+    for told in policy_alone(results.protections):
+        yield f"The policy alone: {told}"
     if results.tokens_coverage is not None:
         yield (
             f"Rare terms: attackers tried to recover {plural(results.tokens_attacked or 0, 'token')}, which are "

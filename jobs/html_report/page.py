@@ -99,6 +99,7 @@ def _sections(findings: Findings) -> list[Section | Absent]:
         beside.utilities(findings),
         beside.words_beside(findings),
         beside.other_risks(findings),
+        beside.policy_alone(findings),
         guarantee.guarantee(findings),
         guarantee.limits(findings),
         facts.release(findings),

@@ -50,6 +50,12 @@ class Row(Shape):
     leakage_unprotected: float | None = None
     leakage_floor: float | None = None
     leakage_normalized: float | None = None
+    statistics: str | None = None
+    policy_membership: float | None = None
+    policy_membership_informed: float | None = None
+    policy_values: float | None = None
+    policy_values_informed: float | None = None
+    policy_values_floor: float | None = None
 
 
 class Attack(Shape):
@@ -101,6 +107,38 @@ class Dictionary(Shape):
     verdict: str = ""
     n_records: int | None = None
     n_candidates: int | None = None
+
+
+class Membership(Shape):
+    """How well one adversary tells records of a policy's statistics from others."""
+
+    adversary: str
+    score: str = ""
+    verdict: str = ""
+    auc: Interval = Interval()
+    true_positive_rate: Interval = Interval()
+    control: Interval = Interval()
+
+
+class ValuesRead(Shape):
+    """What one adversary reads of values in known sentences from a policy's statistics."""
+
+    adversary: str
+    score: str = ""
+    verdict: str = ""
+    top1: Interval = Interval()
+    outside: Interval = Interval()
+    control: Interval = Interval()
+
+
+class PolicyAlone(Shape):
+    """What one policy tells without any vector."""
+
+    kind: str
+    records: int | None = None
+    membership: list[Membership] = []
+    values: list[ValuesRead] = []
+    why_not: str | None = None
 
 
 class Averaged(Shape):
@@ -184,6 +222,7 @@ class Results(Shape):
     reidentification: dict[str, Linked] = {}
     dictionary: dict[str, dict[str, Dictionary]] = {}
     averaging: dict[str, list[Averaged]] = {}
+    policy_alone: dict[str, PolicyAlone] = {}
     reconstruction: dict[str, dict[str, Reconstruction]] = {}
     utilities: dict[str, list[Utility]] = {}
     reason: str | None = None

@@ -124,7 +124,7 @@ def _told(name: str, value: object) -> str:
 def _policy(name: str, trials: Sequence[Trial]) -> Policy:
     rows = [trial.row for trial in trials]
     words = {field: _agreed([getattr(row, field) for row in rows]) for field in ("leakage_attack", "leakage_concept")}
-    same = {field: getattr(rows[0], field) for field in ("protection", "basis", "utility_task")}
+    same = {field: getattr(rows[0], field) for field in ("protection", "basis", "utility_task", "statistics")}
     rest = set(Row.model_fields) - {"name", *words, *same}
     means = {field: _mean([getattr(row, field) for row in rows]) for field in rest}
     kinds = sorted({kind for trial in trials for kind in trial.attacks or {}})

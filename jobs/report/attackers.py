@@ -93,6 +93,7 @@ def told_sections(details: dict) -> list[str]:
         *_reconstructions(details["reconstruction"]),
         *_dictionary(details),
         *_averaging(details["averaging"]),
+        *_policy_alone(details["policy_alone"]),
         *_reidentification(details["reidentification"]),
     ]
 
@@ -208,6 +209,66 @@ def _averaging(found: dict[str, list[dict]]) -> list[str]:
         ),
         "",
     ]
+
+
+def _policy_alone(found: dict[str, dict]) -> list[str]:
+    if not found:
+        return []
+    lines = [
+        "## The policy alone",
+        "",
+        "Mean and covariance in a policy are public, and tell of the records they were estimated on to whoever has no "
+        "vector at all. `informed` knows all of these records but one, `population` other records of the same kind; "
+        "`score` is what it goes by. `AUC` is the probability that a record of the statistics scores higher than one "
+        "of the test; guessing gets 0.5. `TPR` is the share of them that it names while it names 1% of the others. "
+        "`control` is the figure for exact statistics of a few of the records, `floor` for records and others "
+        "shuffled. Public statistics hold no private record by construction; their figures show it.",
+        "",
+    ]
+    rows = [(name, told, one) for name, told in found.items() for one in told["membership"]]
+    if rows:
+        lines += markdown(
+            ("name", "statistics", "records", "adversary", "score", "verdict", "AUC", "TPR", "control", "floor"),
+            [
+                [
+                    name,
+                    told["kind"],
+                    f"{told['records']:,}",
+                    *(one[field] for field in ("adversary", "score", "verdict")),
+                    *(interval(**one[figure]) for figure in ("auc", "true_positive_rate", "control", "floor")),
+                ]
+                for name, told, one in rows
+            ],
+        )
+        lines += [""]
+    values = [(name, told, one) for name, told in found.items() for one in told["values"]]
+    if values:
+        lines += [
+            "The same adversaries where they know the rest of a record's text: the share of its values that they read. "
+            "`others` is that of records that were not in the statistics, of which only what is usual can be guessed.",
+            "",
+            *markdown(
+                ("name", "adversary", "score", "verdict", "read", "others", "control", "guessing"),
+                [
+                    [
+                        name,
+                        *(one[field] for field in ("adversary", "score", "verdict")),
+                        *(interval(**one[figure]) for figure in ("top1", "outside", "control")),
+                        f"{one['guessing']:.3f}",
+                    ]
+                    for name, told, one in values
+                ],
+            ),
+            "",
+        ]
+    for what, field in (("its statistics were not attacked", "why_not"), ("no values were read", "why_no_values")):
+        reasons = [
+            f"- {name} ({told['kind']} statistics): {what}: {told[field]}."
+            for name, told in found.items()
+            if told[field]
+        ]
+        lines += [*reasons, *([""] if reasons else [])]
+    return lines
 
 
 def _reidentification(found: dict[str, dict]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobs.escaping import for_markdown
 from jobs.report.attackers import attack_sections, token_group_section, told_sections
 from jobs.report.table import cells, columns, interval, markdown
-from jobs.report.words import few_records
+from jobs.report.words import few_records, policy_alone
 from jobs.summary import Summary
 
 
@@ -41,6 +41,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
             [[row.name, *cells(row, summary.protections)] for row in summary.protections],
         ),
         "",
+        *(line for told in policy_alone(summary.protections) for line in (f"**{told}**", "")),
         *attack_sections(details["concepts"], concept),
         *told_sections(details),
         *token_group_section(details["token_groups"]),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jobs.config import Compared
 from jobs.summary import ProtectionRow
 from sparse_core.mechanisms import Guarantee
 from sparse_core.policy import Policy
+
+if TYPE_CHECKING:
+    from jobs.html_report.shapes import Row
 
 ENOUGH_RECORDS = 200
 
@@ -21,6 +26,34 @@ def few_records(n_records: int) -> str | None:
         f"±{0.98 / math.sqrt(n_records):.2f} wide, and smaller differences mean little. Four times the records would "
         "halve that."
     )
+
+
+def policy_alone(rows: Sequence[ProtectionRow | Row]) -> list[str]:
+    """What policies tell of the records behind their statistics, without any vector; rows that tell the same in one."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if row.statistics not in (None, "public") and row.policy_membership is not None:
+            told.setdefault(_told_alone(row), []).append(row.name)
+    return [f"{', '.join(names)}: {words}" for words, names in told.items()]
+
+
+def _told_alone(row: ProtectionRow | Row) -> str:
+    words = (
+        "mean and covariance in the policy, without any vector, tell the records they were made of "
+        f"({row.statistics} statistics) from others with an area under the curve of {row.policy_membership:.2f}"
+    )
+    if row.policy_membership_informed is not None:
+        words += f", and {row.policy_membership_informed:.2f} for whoever knows all but one of them"
+    if row.policy_values is not None:
+        words += (
+            f". Of values in known sentences they read {row.policy_values:.0%} ({row.policy_values_floor:.0%} in "
+            "records that were not among them)"
+        )
+        if row.policy_values_informed is not None:
+            words += f", or {row.policy_values_informed:.0%}"
+        if row.leakage is not None and max(row.policy_values, row.policy_values_informed or 0) > row.leakage:
+            words += f". That is more than any attack read from the vectors of other records ({row.leakage:.0%})"
+    return words + "."
 
 
 def no_claim(compared: Compared) -> str:

@@ -11,6 +11,17 @@ from sparse_core.attacks.reidentification import Reidentification, reidentificat
 from sparse_core.attacks.result import AttackResult, headline, leakage_intervals
 from sparse_core.attacks.ridge import RidgeAttack
 from sparse_core.attacks.run import check_enough_records, run_attack
+from sparse_core.attacks.statistics import (
+    MembershipResult,
+    PublishedStatistics,
+    ValueResult,
+    epsilon_lower_bound,
+    geometry_confirmation,
+    made_of,
+    membership_attack,
+    separation,
+    value_attack,
+)
 
 __all__ = [
     "ATTACKS",
@@ -18,21 +29,30 @@ __all__ = [
     "AttackResult",
     "AveragingRow",
     "DictionaryResult",
+    "MembershipResult",
     "MlcAttack",
     "NeighbourAttack",
     "PublicKnowledge",
+    "PublishedStatistics",
     "Reidentification",
     "RidgeAttack",
+    "ValueResult",
     "averaging_attack",
     "build_attack",
     "check_enough_records",
     "dictionary_attack",
+    "epsilon_lower_bound",
     "estimate_knowledge",
+    "geometry_confirmation",
     "headline",
     "leakage_intervals",
+    "made_of",
+    "membership_attack",
     "register",
     "reidentification",
     "run_attack",
+    "separation",
     "substituted_candidates",
     "unknown_context",
+    "value_attack",
 ]

@@ -408,6 +408,77 @@ def test_an_attacker_simulates_draws_only_of_what_it_knows_the_law_of(mask, job_
     assert simulated_draws(replace(stated, policy=None), material, 3) == []
 
 
+# The policy alone
+
+
+def strongest(results, figure, adversary):
+    return max(one[figure]["value"] for one in results if one["adversary"] == adversary and one["verdict"] == "ok")
+
+
+def test_exact_statistics_give_their_records_to_whoever_has_the_policy_alone(told):
+    rows = {row["name"]: row for row in told[0]["protections"]}
+    assert set(told[0]["policy_alone"]) == {"mask", "strong"}
+    for name in ("mask", "strong"):
+        row, found = rows[name], told[0]["policy_alone"][name]
+        assert row["statistics"] == found["kind"] == "unprotected"
+        assert row["policy_membership_informed"] == row["policy_values_informed"] == 1
+        assert row["policy_membership_low"] > 0.6
+        assert row["policy_membership"] == strongest(found["membership"], "auc", "population")
+        assert row["policy_values"] == strongest(found["values"], "top1", "population")
+        assert row["policy_values"] > 1.5 * row["policy_values_floor"]
+        assert all(abs(one["floor"]["value"] - 0.5) < 0.08 for one in found["membership"])
+    assert rows["unprotected"]["statistics"] is None
+
+
+def test_the_table_is_not_read_without_what_the_policy_alone_gives(told):
+    head, _, rest = told[1].partition("## Attacks")
+    assert "**strong: mean and covariance in the policy, without any vector, tell the records" in head
+    assert "more than any attack read from the vectors" in head
+    assert "## The policy alone" in rest
+
+
+def test_public_statistics_are_shown_to_tell_nothing(
+    folder, settings, mask, embeddings, corpus, tmp_path, remembering, monkeypatch
+):
+    monkeypatch.setattr("jobs.audit.policy_alone._kind", lambda mask: "public")
+    loaded, public = Mask.load(mask), embeddings[divide(corpus["text"].to_pylist(), SplitConfig()).attack].astype(float)
+    covariance = loaded.basis.T @ np.cov(public.T) @ loaded.basis
+    replace(loaded, mean=public.mean(axis=0), covariance=covariance).save(tmp_path / "public")
+    config = AuditConfig(
+        **settings,
+        output=str(tmp_path / "out"),
+        compare=[
+            {"name": "row", "protection": {"mechanism": "laplace", "rho": 8}, "mask": str(tmp_path / "public")},
+        ],
+        attacks=("ridge",),
+        similar_tokens=False,
+    )
+    row = audit.run(config, encoder=remembering).protections[0]
+    assert row.statistics == "public"
+    assert abs(row.policy_membership - 0.5) < 0.08
+    assert row.policy_membership_informed is row.policy_values is None
+    report = (tmp_path / "out/report.md").read_text()
+    assert "| row | public |" in report and "without any vector, tell" not in report.partition("## Attacks")[0]
+
+
+def test_statistics_of_other_records_are_not_attacked_and_the_report_says_why(
+    folder, settings, mask, tmp_path, remembering
+):
+    config = AuditConfig(
+        **settings | {"split": {"seed": 1}},
+        output=str(tmp_path / "out"),
+        compare=[{"name": "strong", "protection": {"mechanism": "laplace", "rho": 8}, "mask": mask}],
+        attacks=("ridge",),
+        similar_tokens=False,
+    )
+    summary = audit.run(config, encoder=remembering)
+    found = summary.details["policy_alone"]["strong"]
+    assert found["membership"] == found["values"] == ()
+    assert "not made of the records that `split` gives the mask" in found["why_not"]
+    assert summary.protections[0].policy_membership is None
+    assert "its statistics were not attacked: they were not made of" in (tmp_path / "out/report.md").read_text()
+
+
 # Attackers who are told more, and unprotected vectors that are given
 
 

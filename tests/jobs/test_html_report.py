@@ -407,6 +407,27 @@ def test_concepts_that_no_mask_was_told_of_are_shown_apart(summary, tmp_path):
     assert "Measured here: leakage of “drug”" in html
 
 
+def test_what_the_policy_alone_gives_is_shown_and_told_among_the_limits(summary, tmp_path):
+    (name, found), *_ = summary["policy_alone"].items()
+    one = next(one for one in found["membership"] if one["adversary"] == "informed")
+    html = render(read_written(summary, tmp_path)).html
+    table = next(table for table in _Parsed(html).tables if "adversary" in table[0] and "AUC" in table[0])
+    assert [name, found["kind"], "informed", one["score"], one["verdict"], interval(**one["auc"])] in [
+        row[:6] for row in table
+    ]
+    assert "mean and covariance in the policy, without any vector" in html.partition("<li>The policy alone: ")[2]
+
+
+def test_a_page_of_an_older_audit_says_that_no_policy_was_attacked_alone(summary, tmp_path):
+    html = render(read_written({k: v for k, v in summary.items() if k != "policy_alone"}, tmp_path)).html
+    assert "The policy alone: no policy with statistics was attacked" in html
+
+
+def read_written(content, folder):
+    storage.write_json(str(folder / "summary.json"), content)
+    return read(str(folder))
+
+
 def test_a_calibration_tells_its_reason_and_what_it_tried(summary, tmp_path):
     tried = {"lambda": 0.25, "directions_open": 17, "rho": 2.5, "epsilon": 99.0, "utility": 0.5, "utility_loss": 0.125}
     tried |= {"leakage": 0.3, "leakage_low": 0.2, "leakage_high": 0.4}

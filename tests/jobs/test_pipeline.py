@@ -47,6 +47,16 @@ PROTECTION = {
     "leakage_unprotected",
     "leakage_floor",
     "leakage_normalized",
+    "statistics",
+    "policy_membership",
+    "policy_membership_low",
+    "policy_membership_high",
+    "policy_membership_informed",
+    "policy_values",
+    "policy_values_low",
+    "policy_values_high",
+    "policy_values_informed",
+    "policy_values_floor",
 }
 
 
@@ -229,6 +239,7 @@ def test_the_summary_of_audit_has_the_documented_names(audit):
         "dictionary",
         "dictionary_share",
         "averaging",
+        "policy_alone",
         "reconstruction",
         "token_groups",
         "utilities",
