@@ -360,14 +360,14 @@ def labelled(corpus, settings):
 
 @pytest.fixture(scope="module")
 def attacked(corpus, embeddings, labelled, job_encoder):
-    """Leakage under laplace noise, averaged over three keys."""
+    """Leakage under laplace noise, averaged over some keys."""
     policy = Policy.build(encoder=job_encoder.spec, mechanism="laplace", rho=1.5, read_out="none")
     ids, texts = corpus["id"].to_pylist(), corpus["text"].to_pylist()
     _, tokens, roles = labelled
 
-    def attacked(name, *, draws, unprotected=embeddings):
+    def attacked(name, *, draws, unprotected=embeddings, keys=3):
         found = []
-        for number in range(3):
+        for number in range(keys):
             published = [
                 policy.release(
                     embeddings, ids=ids, contents=texts, key=Key(hashlib.sha256(bytes([number, again])).digest())
@@ -393,7 +393,9 @@ def test_training_on_simulated_draws_makes_ridge_stronger(attacked):
 
 
 def test_neighbours_are_told_better_among_unprotected_records(attacked):
-    assert attacked("neighbour", draws=0) > attacked("neighbour", draws=0, unprotected=None) + 0.03
+    # One key more or less moves either figure by hundredths.
+    told = attacked("neighbour", draws=0, keys=12)
+    assert told > attacked("neighbour", draws=0, keys=12, unprotected=None) + 0.03
 
 
 def test_an_attacker_simulates_draws_only_of_what_it_knows_the_law_of(mask, job_encoder, embeddings, corpus, labelled):
