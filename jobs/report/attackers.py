@@ -263,7 +263,7 @@ def _policy_alone(found: dict[str, dict]) -> list[str]:
         ]
     for what, field in (("its statistics were not attacked", "why_not"), ("no values were read", "why_no_values")):
         reasons = [
-            f"- {name} ({told['kind']} statistics): {what}: {told[field]}."
+            f"- {for_markdown(name)} ({told['kind']} statistics): {what}: {told[field]}."
             for name, told in found.items()
             if told[field]
         ]

@@ -41,7 +41,7 @@ def render_report(summary: Summary, concept: str, promises: Sequence[str]) -> st
             [[row.name, *cells(row, summary.protections)] for row in summary.protections],
         ),
         "",
-        *(line for told in policy_alone(summary.protections) for line in (f"**{told}**", "")),
+        *(line for told in policy_alone(summary.protections) for line in (f"**{for_markdown(told)}**", "")),
         *attack_sections(details["concepts"], concept),
         *told_sections(details),
         *token_group_section(details["token_groups"]),

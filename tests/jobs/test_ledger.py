@@ -345,8 +345,9 @@ def test_a_ledger_alone_counts_for_what_it_holds(settings, encoder, first, room)
 
 
 def test_an_output_with_a_ledger_and_no_claim_is_not_written_over(run, first, room):
+    shutil.copytree(f"{first[0].output}/ledger", room / "left" / "ledger")
     with pytest.raises(SparseError, match=r"has a ledger of earlier releases and no claim\.json"):
-        run(output="alone")
+        run(output="left")
 
 
 def test_a_policy_that_was_swapped_after_the_claim_is_not_published_under(run, first, room, encoder):
